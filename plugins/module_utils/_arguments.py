@@ -1,0 +1,57 @@
+# Copyright: (c) 2026, the gpu_fleet.node contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The options that the modules of the engine share, and the way both call it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpu_fleet.node.plugins.module_utils._host import Host
+from ansible_collections.gpu_fleet.node.plugins.module_utils._model import TuningError
+
+Result = tuple[dict[str, Any], list[str]]
+RULES = ["exact", "at_least"]
+
+
+def spec() -> dict[str, Any]:
+    """Return the argument spec of `sets` and `root`."""
+    sysctl = {
+        "key": {"type": "str", "required": True, "no_log": False},
+        "value": {"type": "str", "required": True},
+        "rule": {"type": "str", "choices": RULES, "default": "exact"},
+        "one_way": {"type": "bool", "default": False},
+    }
+    sysfs = {
+        "path": {"type": "str", "required": True},
+        "value": {"type": "str", "required": True},
+        "rule": {"type": "str", "choices": RULES, "default": "exact"},
+        "when_missing": {"type": "str"},
+    }
+    kinds = {
+        "name": {"type": "str", "required": True},
+        "sysctl": {"type": "list", "elements": "dict", "default": [], "options": sysctl},
+        "sysfs": {"type": "list", "elements": "dict", "default": [], "options": sysfs},
+    }
+    return {
+        "sets": {"type": "list", "elements": "dict", "required": True, "options": kinds},
+        "root": {"type": "path", "default": "/"},
+    }
+
+
+def finish(module: AnsibleModule, call: Callable[[Host], Result]) -> None:
+    """Open the host, make the call, and leave with its result or with one sentence."""
+
+    def label(path: str, target: str) -> None:
+        module.set_context_if_different(path, module.selinux_default_context(target), False)
+
+    try:
+        host = Host(module.params["root"], label=label if module.selinux_enabled() else None)
+        result, warnings = call(host)
+    except TuningError as error:
+        module.fail_json(msg=str(error))
+    for warning in warnings:
+        module.warn(warning)
+    module.exit_json(**result)

@@ -1,0 +1,45 @@
+# Copyright: (c) 2026, the gpu_fleet.node contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Read and write an atom, whatever it is: a live value through its kind, or a file."""
+
+from __future__ import annotations
+
+from ansible_collections.gpu_fleet.node.plugins.module_utils._host import Host
+from ansible_collections.gpu_fleet.node.plugins.module_utils._kinds import KINDS
+from ansible_collections.gpu_fleet.node.plugins.module_utils._model import Atom, FileState, State
+
+FILE = "file"
+
+
+def rank(atom: Atom) -> int:
+    """Return where the atom stands in the order of application; a file of ours follows the live values."""
+    return KINDS[atom.kind].RANK if atom.kind in KINDS else max(kind.RANK for kind in KINDS.values()) + 1
+
+
+def read(host: Host, atom: Atom) -> State:
+    """Return what the atom holds now, None where there is nothing."""
+    if atom.kind == FILE:
+        return host.state(atom.key)
+    return KINDS[atom.kind].live(host, atom.key) if host.live else None
+
+
+def write(host: Host, atom: Atom, state: State, folders: tuple[str, ...] = ()) -> None:
+    """Make the atom hold this state; a file taken away leaves none of the `folders` that were made for it."""
+    if isinstance(state, FileState):
+        host.replace(atom.key, state)
+    elif atom.kind == FILE:
+        host.remove(atom.key)
+        for folder in folders:
+            host.prune(folder)
+    elif state is not None:
+        KINDS[atom.kind].write(host, atom.key, state)
+
+
+def show(state: State) -> str:
+    """Return a state the way a person reads it in a message."""
+    if state is None:
+        return "nothing"
+    if isinstance(state, str):
+        return state
+    return f"a link to {state.link}" if state.link is not None else f"a file of {len(state.content)} bytes"

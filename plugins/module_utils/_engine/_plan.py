@@ -1,0 +1,104 @@
+# Copyright: (c) 2026, the gpu_fleet.node contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Plan a call: the writes that make the sets true, in order, and the journal as it will be afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from ansible_collections.gpu_fleet.node.plugins.module_utils._engine import _atoms, _release
+from ansible_collections.gpu_fleet.node.plugins.module_utils._engine._decide import Decision, decide
+from ansible_collections.gpu_fleet.node.plugins.module_utils._engine._journal import Entry, Journal, Step
+from ansible_collections.gpu_fleet.node.plugins.module_utils._engine._release import Release
+from ansible_collections.gpu_fleet.node.plugins.module_utils._engine._request import Request
+from ansible_collections.gpu_fleet.node.plugins.module_utils._engine._views import observe
+from ansible_collections.gpu_fleet.node.plugins.module_utils._host import Host
+from ansible_collections.gpu_fleet.node.plugins.module_utils._kinds import KINDS
+from ansible_collections.gpu_fleet.node.plugins.module_utils._model import Atom, State, TuningError
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that a call is going to do; nothing in it touches the host."""
+
+    decisions: tuple[Decision, ...]
+    releases: tuple[Release, ...]
+    steps: tuple[Step, ...]
+    before: Journal
+    after: Journal
+
+    @property
+    def changes(self) -> bool:
+        """Tell whether the host, or what we know of its originals, will differ."""
+        return bool(self.steps) or self.after.entries != self.before.entries
+
+
+def plan(host: Host, wanted: Request, journal: Journal) -> Plan:
+    """Read the host and plan the call."""
+    _owners(wanted, journal)
+    decisions = tuple(decide(view) for view in observe(host, wanted, journal))
+    live = [_hold(one, journal) for one in decisions if one.held]
+    files = _files(host, wanted, decisions, journal)
+    held = {step.atom: (step, entry) for step, entry in (*live, *files)}
+    free = {
+        atom: entry
+        for atom, entry in journal.entries.items()
+        if entry.set_name in wanted.names and atom not in held
+    }
+    order = sorted(free, key=lambda atom: (-_atoms.rank(atom), atom.key))
+    releases = tuple(_release.release(host, atom, free[atom], wanted.force) for atom in order)
+    writes = [one.step for one in releases if one.step is not None]
+    writes += [step for step, _ in held.values() if step.before != step.after]
+    entries = {atom: entry for atom, entry in journal.entries.items() if atom not in free}
+    entries.update({one.atom: one.entry for one in releases if one.kept})
+    entries.update({atom: entry for atom, (_, entry) in held.items()})
+    after = replace(journal, entries=entries, transaction=(), foreign=None)
+    return Plan(decisions, releases, tuple(writes), journal, after)
+
+
+def _owners(wanted: Request, journal: Journal) -> None:
+    for setting in wanted.settings:
+        entry = journal.entries.get(Atom(setting.kind, KINDS[setting.kind].place(setting)))
+        if entry is not None and entry.set_name not in wanted.names:
+            raise TuningError(
+                f"{setting.key}: belongs to the set {entry.set_name} on this host, so {setting.set_name} cannot declare it; "
+                f"take it out of one of them, or name both sets in one call to move it"
+            )
+
+
+def _hold(one: Decision, journal: Journal) -> tuple[Step, Entry]:
+    """Return the write of a live value (none where before equals after) and its entry."""
+    view, entry = one.view, one.view.entry
+    after = view.live if one.true_now else one.live
+    name, one_way = view.setting.set_name, view.setting.one_way
+    step = Step(view.atom, view.live, after if view.live is not None else None, name)
+    if entry is None:
+        return step, Entry(name, view.live, after, view.live is not None, one_way)
+    kept_floor = one.true_now and view.setting.rule == "at_least"
+    return step, replace(entry, set_name=name, applied=entry.applied if kept_floor else after, one_way=one_way)
+
+
+def _files(
+    host: Host, wanted: Request, decisions: Sequence[Decision], journal: Journal
+) -> list[tuple[Step, Entry]]:
+    """Return the write of each file of ours and its entry."""
+    found = []
+    for name in wanted.names:
+        for kind in KINDS.values():
+            stored = {
+                one.view.setting.key: one.stored
+                for one in decisions
+                if one.held and one.stored is not None and (one.view.setting.set_name, one.view.setting.kind) == (name, kind.NAME)
+            }
+            found += [_file(host, path, content, name, journal) for path, content in kind.files(name, stored).items()]
+    return found
+
+
+def _file(host: Host, path: str, content: bytes, set_name: str, journal: Journal) -> tuple[Step, Entry]:
+    atom, after = Atom(_atoms.FILE, path), host.fresh(content)
+    before: State = host.state(path)
+    folders = host.missing_folders(path)
+    entry = journal.entries.get(atom) or Entry(set_name, before, after, folders=folders)
+    return Step(atom, before, after, set_name, folders), replace(entry, set_name=set_name, applied=after)

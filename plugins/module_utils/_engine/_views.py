@@ -1,0 +1,86 @@
+# Copyright: (c) 2026, the gpu_fleet.node contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Look at the host: each declared setting with what the kernel, our file, the journal and other owners say of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ansible_collections.gpu_fleet.node.plugins.module_utils import _boot, _kinds, _writers
+from ansible_collections.gpu_fleet.node.plugins.module_utils._engine import _atoms
+from ansible_collections.gpu_fleet.node.plugins.module_utils._engine._journal import Entry, Journal
+from ansible_collections.gpu_fleet.node.plugins.module_utils._engine._request import Request
+from ansible_collections.gpu_fleet.node.plugins.module_utils._host import Host
+from ansible_collections.gpu_fleet.node.plugins.module_utils._kinds import KINDS
+from ansible_collections.gpu_fleet.node.plugins.module_utils._model import Atom, Boot, FileState, Setting, Writer
+
+OFFLINE = "the kernel of an image is not running"
+MISSING = "missing in this kernel"
+
+
+@dataclass(frozen=True)
+class View:
+    """One declared setting as the host shows it."""
+
+    setting: Setting
+    atom: Atom
+    live: str | None
+    missing: str | None  # why this kernel has no such value
+    obstacle: str | None  # why it cannot be written
+    stored: str | None
+    path: str  # our file for it
+    persistence: str | None  # why nothing applies our file at boot
+    entry: Entry | None
+    writers: tuple[Writer, ...]
+
+    def boot(self, stored: str | None) -> Boot:
+        """Return what the next boot gives if our file holds `stored`."""
+        if self.persistence is not None:
+            return Boot(None, None, False, self.persistence)
+        return _boot.boot(self.setting, stored, self.path, self.writers)
+
+
+def observe(host: Host, wanted: Request, journal: Journal) -> tuple[View, ...]:
+    """Return the view of each setting of the request; every file and folder is read once."""
+    writers = _writers.search(host, wanted.settings) if wanted.settings else ()
+    used = {setting.kind for setting in wanted.settings}
+    persistence = {name: KINDS[name].persistence(host) for name in used}
+    contents: dict[str, Mapping[str, str]] = {}
+    views = []
+    for setting in wanted.settings:
+        atom = _kinds.atom(setting)
+        path = next(iter(KINDS[setting.kind].files(setting.set_name, {setting.key: setting.value})))
+        if path not in contents:
+            state = host.state(path)
+            contents[path] = KINDS[setting.kind].parse(state.content) if isinstance(state, FileState) else {}
+        live = _atoms.read(host, atom)
+        text = live if isinstance(live, str) else None
+        views.append(
+            View(
+                setting,
+                atom,
+                text,
+                _missing(host, setting) if text is None and host.live else None,
+                _obstacle(host, setting) if text is not None else None,
+                contents[path].get(setting.key),
+                path,
+                persistence[setting.kind],
+                journal.entries.get(atom),
+                tuple(writer for writer in writers if (writer.kind, writer.key) == (setting.kind, setting.key)),
+            )
+        )
+    return tuple(views)
+
+
+def _missing(host: Host, setting: Setting) -> str:
+    hint = KINDS[setting.kind].explain(host, setting)
+    return f"{MISSING}; {hint}" if hint else MISSING
+
+
+def _obstacle(host: Host, setting: Setting) -> str | None:
+    obstacle = KINDS[setting.kind].obstacle(host, KINDS[setting.kind].place(setting))
+    if obstacle is None:
+        KINDS[setting.kind].explain(host, setting)
+    return obstacle

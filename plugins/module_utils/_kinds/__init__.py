@@ -1,0 +1,85 @@
+# Copyright: (c) 2026, the gpu_fleet.node contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The kinds of settings, by the option of a set that declares them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from ansible_collections.gpu_fleet.node.plugins.module_utils._host import Host
+from ansible_collections.gpu_fleet.node.plugins.module_utils._kinds import _sysctl, _sysfs
+from ansible_collections.gpu_fleet.node.plugins.module_utils._model import Atom, Setting, TuningError
+
+
+class Kind(Protocol):
+    """What the engine asks of a kind; each is a module of functions, pure but for the three that take a host."""
+
+    NAME: str
+    RANK: int  # kinds are applied in ascending and taken back in descending order
+
+    def declare(self, set_name: str, options: Sequence[Mapping[str, Any]]) -> tuple[Setting, ...]:
+        """Turn the declared options into settings in normal form, or refuse them."""
+
+    def check(self, settings: Sequence[Setting]) -> tuple[Setting, ...]:
+        """Refuse settings that contradict each other and drop those that another one implies."""
+
+    def place(self, setting: Setting) -> str:
+        """Return the key of the one live atom that the setting governs."""
+
+    def wanted(self, setting: Setting) -> str:
+        """Return the state of that atom that makes an exact setting true."""
+
+    def live(self, host: Host, place: str) -> str | None:
+        """Return the state of a live atom, or None where the host has no such thing."""
+
+    def obstacle(self, host: Host, place: str) -> str | None:
+        """Return why the atom cannot be written on this host, or None."""
+
+    def explain(self, host: Host, setting: Setting) -> str | None:
+        """Refuse a value that this host cannot take, or return a hint about a key that it does not know."""
+
+    def write(self, host: Host, place: str, state: str) -> None:
+        """Give the live atom this state."""
+
+    def files(self, set_name: str, stored: Mapping[str, str]) -> dict[str, bytes]:
+        """Return our files, by path, that make these values (by setting key) survive a reboot."""
+
+    def parse(self, content: bytes) -> dict[str, str]:
+        """Return the values, by setting key, that a file of ours holds."""
+
+    def persistence(self, host: Host) -> str | None:
+        """Return why nothing on this host applies our files at boot, or None."""
+
+
+KINDS: dict[str, Kind] = {kind.NAME: kind for kind in (_sysfs, _sysctl)}
+
+
+def declare(set_name: str, options: Mapping[str, Any]) -> tuple[Setting, ...]:
+    """Return the settings that one set declares, over all kinds."""
+    found: list[Setting] = []
+    for name, kind in KINDS.items():
+        found += kind.declare(set_name, options.get(name) or ())
+    return tuple(found)
+
+
+def settle(settings: Sequence[Setting]) -> tuple[Setting, ...]:
+    """Return the settings of a call in the order of application, each place on the host declared once."""
+    kept: list[Setting] = []
+    for kind in sorted(KINDS.values(), key=lambda kind: kind.RANK):
+        kept += kind.check([setting for setting in settings if setting.kind == kind.NAME])
+    owners: dict[Atom, Setting] = {}
+    for setting in kept:
+        other = owners.setdefault(atom(setting), setting)
+        if other is not setting:
+            raise TuningError(
+                f"{setting.key}: declared twice in one call, by {other.set_name} ({other.key} = {other.value}) and by "
+                f"{setting.set_name} ({setting.key} = {setting.value}); declare it once"
+            )
+    return tuple(kept)
+
+
+def atom(setting: Setting) -> Atom:
+    """Return the live atom that a setting governs."""
+    return Atom(setting.kind, KINDS[setting.kind].place(setting))

@@ -1,0 +1,106 @@
+# Copyright: (c) 2026, the gpu_fleet.node contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The kind `sysfs`: attributes below /sys, kept by one file of ours per set in tmpfiles.d."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ansible_collections.gpu_fleet.node.plugins.module_utils._host import Host
+from ansible_collections.gpu_fleet.node.plugins.module_utils._kinds import _values
+from ansible_collections.gpu_fleet.node.plugins.module_utils._model import Setting, TuningError
+
+NAME = "sysfs"
+RANK = 10  # before sysctl: a new THP mode makes the kernel compute vm.min_free_kbytes again
+
+HEADER = "# Written by gpu_fleet.node for the set {}; changes made here are undone by the next run.\n"
+PROGRAMS = ("/usr/bin/systemd-tmpfiles", "/bin/systemd-tmpfiles")
+PATH = re.compile(r"/sys(/[A-Za-z0-9_.:@,+-]+)+")  # no blanks, globs or escapes: tmpfiles.d would read them
+CHOSEN = re.compile(r"\[([^\]\s]+)\]")
+
+
+def declare(set_name: str, options: Sequence[Mapping[str, Any]]) -> tuple[Setting, ...]:
+    """Turn the declared options into settings in normal form, or refuse them."""
+    return tuple(_declare(set_name, option) for option in options)
+
+
+def _declare(set_name: str, option: Mapping[str, Any]) -> Setting:
+    path = option["path"].rstrip("/")
+    if not PATH.fullmatch(path) or ".." in path.split("/"):
+        raise TuningError(f"sysfs path {path!r}: is not a plain path below /sys")
+    value = _values.clean(path, option)
+    rule = option.get("rule") or "exact"
+    if rule == "at_least":
+        _values.numbers(path, value)
+    return Setting(set_name, NAME, path, value, rule, when_missing=option.get("when_missing"))
+
+
+def check(settings: Sequence[Setting]) -> tuple[Setting, ...]:
+    """Return the settings in the order of their paths."""
+    return tuple(sorted(settings, key=lambda setting: setting.key))
+
+
+def place(setting: Setting) -> str:
+    """Return the path."""
+    return setting.key
+
+
+def wanted(setting: Setting) -> str:
+    """Return the word or number that is to be in force."""
+    return setting.value
+
+
+def live(host: Host, path: str) -> str | None:
+    """Return the value in force: the word in brackets where the attribute lists its choices."""
+    text = host.read(path)
+    if text is None:
+        return None
+    chosen = CHOSEN.findall(text)
+    return chosen[0] if len(chosen) == 1 else _values.one_line(text)
+
+
+def obstacle(host: Host, path: str) -> str | None:
+    """Return why the attribute cannot be written on this host, or None."""
+    return host.obstacle(path)
+
+
+def explain(host: Host, setting: Setting) -> str | None:
+    """Refuse a word that the attribute does not offer."""
+    text = host.read(setting.key) or ""
+    offered = CHOSEN.sub(r"\1", text).split()
+    if len(CHOSEN.findall(text)) == 1 and setting.value not in offered:
+        raise TuningError(f"{setting.key}: does not offer {setting.value!r}, expected one of {', '.join(offered)}")
+    return None
+
+
+def write(host: Host, path: str, state: str) -> None:
+    """Give the attribute its value."""
+    host.poke(path, state)
+
+
+def files(set_name: str, stored: Mapping[str, str]) -> dict[str, bytes]:
+    """Return our file: its name sorts before those of all others, since the first base name wins."""
+    if not stored:
+        return {}
+    lines = [HEADER.format(set_name)] + [f"w {path} - - - - {_escape(value)}\n" for path, value in sorted(stored.items())]
+    return {f"/etc/tmpfiles.d/00-gpu-fleet-{set_name}.conf": "".join(lines).encode()}
+
+
+def _escape(value: str) -> str:
+    return value.replace("\\", "\\\\").replace("%", "%%")
+
+
+def parse(content: bytes) -> dict[str, str]:
+    """Return the values that a file of ours holds."""
+    rows = (line.split(None, 6) for line in content.decode("utf-8", "replace").splitlines() if line.startswith("w "))
+    return {row[1]: _values.one_line(row[6].replace("%%", "%").replace("\\\\", "\\")) for row in rows if len(row) == 7}
+
+
+def persistence(host: Host) -> str | None:
+    """Return why nothing on this host applies our file at boot, or None."""
+    if any(host.mode(program) is not None for program in PROGRAMS):
+        return None
+    return "this host has no systemd-tmpfiles, so nothing applies tmpfiles.d at boot"
