@@ -82,8 +82,7 @@ def run_sanity(tree: Path, environment: dict[str, str], *arguments: str) -> tupl
 
 def provide_bootstrap(tree: Path, environment: dict[str, str]) -> None:
     """Try one test that needs an environment; only where its pip bootstrap cannot be had, put ours in that place."""
-    _, output = run_sanity(tree, environment, "--test", "yamllint")
-    missing = MISSING_BOOTSTRAP.search(output)
+    missing = MISSING_BOOTSTRAP.search(run_sanity(tree, environment, "--test", "yamllint")[1])
     if missing:
         print(f"pip bootstrap: cannot be downloaded here, ensurepip takes its place in {missing['path']}", flush=True)
         Path(missing["path"]).write_text(BOOTSTRAP, encoding="utf-8")
