@@ -87,6 +87,15 @@ def sanity(session: nox.Session) -> None:
 
 
 @nox.session
+def docs(session: nox.Session) -> None:
+    """The documentation of every module and role renders."""
+    modules = [f"{NAME}.{path.stem}" for path in sorted((ROOT / "plugins" / "modules").glob("[!_]*.py"))]
+    roles = [f"{NAME}.{path.name}" for path in sorted((ROOT / "roles").iterdir()) if path.is_dir()]
+    session.run("ansible-doc", "--type", "module", *modules, silent=True)
+    session.run("ansible-doc", "--type", "role", *roles, silent=True)
+
+
+@nox.session
 def build(session: nox.Session) -> None:
     """The built collection: installed from its archive, and cut down to the folders that a run needs."""
     work = Path(session.create_tmp())
