@@ -17,6 +17,7 @@ COLLECTIONS = ROOT / ".ansible" / "collections"
 NAME = "gpu_fleet.node"
 PACKAGE = "ansible_collections.gpu_fleet.node.plugins"
 PLAYBOOKS = ("tune_gpu_nodes", "audit_gpu_nodes", "rollback_gpu_nodes")
+DOCUMENTED = {"module": "plugins/modules", "lookup": "plugins/lookup", "filter": "plugins/filter", "role": "roles"}
 RUN_TIME_FOLDERS = ("meta", "plugins", "roles", "playbooks")
 
 # The oldest supported ansible-core that each Python can run, and the one that requirements/ pins.
@@ -34,11 +35,20 @@ def _pytest(session: nox.Session, *arguments: str) -> None:
     session.run("python", "-m", "pytest", f"--junitxml={report}", *arguments, *session.posargs)
 
 
-def _check_plays(session: nox.Session, collections: Path) -> None:
-    """Render every module's documentation and parse every playbook by its collection name from the given tree alone."""
+def _render_docs(session: nox.Session, collections: Path) -> None:
+    """Render the documentation of every plugin and role from the given tree alone."""
     environment = {"ANSIBLE_COLLECTIONS_PATH": str(collections), "ANSIBLE_COLLECTIONS_SCAN_SYS_PATH": "false"}
-    modules = [f"{NAME}.{path.stem}" for path in sorted((ROOT / "plugins" / "modules").glob("[!_]*.py"))]
-    session.run("ansible-doc", "--type", "module", *modules, env=environment, silent=True)
+    tree = collections / "ansible_collections" / "gpu_fleet" / "node"
+    for kind, folder in DOCUMENTED.items():
+        names = sorted(f"{NAME}.{path.stem}" for path in (tree / folder).glob("[!_]*") if path.suffix in (".py", ""))
+        if names:
+            session.run("ansible-doc", "--type", kind, *names, env=environment, silent=True)
+
+
+def _check_plays(session: nox.Session, collections: Path) -> None:
+    """Render the documentation and parse every playbook by its collection name from the given tree alone."""
+    environment = {"ANSIBLE_COLLECTIONS_PATH": str(collections), "ANSIBLE_COLLECTIONS_SCAN_SYS_PATH": "false"}
+    _render_docs(session, collections)
     names = [f"{NAME}.{playbook}" for playbook in PLAYBOOKS]
     inventory = str(ROOT / "inventory" / "localhost.yml")
     session.run("ansible-playbook", "--syntax-check", "-i", inventory, *names, env=environment)
@@ -88,11 +98,8 @@ def sanity(session: nox.Session) -> None:
 
 @nox.session
 def docs(session: nox.Session) -> None:
-    """The documentation of every module and role renders."""
-    modules = [f"{NAME}.{path.stem}" for path in sorted((ROOT / "plugins" / "modules").glob("[!_]*.py"))]
-    roles = [f"{NAME}.{path.name}" for path in sorted((ROOT / "roles").iterdir()) if path.is_dir()]
-    session.run("ansible-doc", "--type", "module", *modules, silent=True)
-    session.run("ansible-doc", "--type", "role", *roles, silent=True)
+    """The documentation of every plugin and role renders."""
+    _render_docs(session, COLLECTIONS)
 
 
 @nox.session
