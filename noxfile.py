@@ -105,13 +105,13 @@ def docs(session: nox.Session) -> None:
 @nox.session
 def build(session: nox.Session) -> None:
     """The built collection: installed from its archive, and cut down to the folders that a run needs."""
-    work = Path(session.create_tmp())
+    work = Path(session.create_tmp()).resolve()
     shutil.rmtree(work)
     work.mkdir()
     session.run("ansible-galaxy", "collection", "build", "--output-path", str(work), silent=True)
     archive = next(work.glob("gpu_fleet-node-*.tar.gz"))
     installed = work / "installed"
-    options = ("--offline", "--collections-path", str(installed))
+    options = ("--force", "--offline", "--collections-path", str(installed))
     session.run("ansible-galaxy", "collection", "install", *options, str(archive), silent=True)
     _check_plays(session, installed)
     source, bare = (work / name / "ansible_collections" / "gpu_fleet" / "node" for name in ("installed", "bare"))
