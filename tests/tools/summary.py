@@ -20,16 +20,26 @@ def count_report(path: Path) -> tuple[int, int, int]:
     return tests - failed - skipped, failed, skipped
 
 
+def count_session(result: str, reports: list[Path]) -> tuple[int, int, int]:
+    """One session of nox: its tests by its JUnit file, else one test; a failure that no test shows is one more."""
+    if result == "skipped":
+        return 0, 0, 1
+    if not reports:
+        return int(result == "success"), int(result != "success"), 0
+    passed, failed, skipped = count_report(reports[0])
+    unseen = result != "success" and failed == 0
+    return passed, failed + unseen, skipped
+
+
 def count_sessions(results: Path) -> tuple[int, int, int]:
-    """All sessions that nox reported: those with a JUnit file by its tests, the others as one test each."""
-    passed = failed = skipped = 0
-    for session in json.loads((results / "nox.json").read_text(encoding="utf-8"))["sessions"]:
-        report = results / f"{session['name']}.xml"
-        ok = session["result"] == "success"
-        counts = count_report(report) if report.exists() else (int(ok), int(not ok), 0)
-        passed, failed, skipped = passed + counts[0], failed + counts[1], skipped + counts[2]
-        if not ok and counts[1] == 0:
-            failed += 1
+    """All sessions that nox reported."""
+    sessions = json.loads((results / "nox.json").read_text(encoding="utf-8"))["sessions"]
+    counts = []
+    for session in sessions:
+        # A session with parameters has them in its signature alone.
+        files = [results / f"{name}.xml" for name in (session["name"], *session["signatures"])]
+        counts.append(count_session(session["result"], [path for path in files if path.exists()]))
+    passed, failed, skipped = (sum(column) for column in zip(*counts)) if counts else (0, 0, 0)
     return passed, failed, skipped
 
 
