@@ -43,7 +43,7 @@ def inventory(names: list[str]) -> str:
     """Render an inventory, JSON being YAML, of hosts that are reached through their ssh settings."""
     hosts = {
         name: {
-            "ansible_ssh_common_args": f"-F '{folder(name) / 'ssh_config'}'",
+            "ansible_ssh_common_args": f"-F '{RUN / 'ssh_config'}'",
             "ansible_python_interpreter": "/usr/bin/python3",
         }
         for name in names
@@ -52,9 +52,10 @@ def inventory(names: list[str]) -> str:
 
 
 def create(name: str, key: Path, route: dict[str, str]) -> Path:
-    """Make the folder of a new host with its `ssh_config` and `inventory.yml`."""
+    """Make the folder of a new host; one `ssh_config` above the folders knows all hosts."""
     path = folder(name)
     path.mkdir(parents=True, exist_ok=True)
+    (RUN / "ssh_config").write_text(f'Include "{RUN}/*/ssh_config"\n', encoding="utf-8")
     (path / "ssh_config").write_text(ssh_config(name, key, route), encoding="utf-8")
     (path / "inventory.yml").write_text(inventory([name]), encoding="utf-8")
     return path
@@ -67,7 +68,7 @@ def forget(name: str) -> None:
 
 def ssh(name: str, command: str, limit: float) -> int:
     """Run a command on a host and return its exit status, 255 when the host did not answer in time."""
-    words = ["ssh", "-F", str(folder(name) / "ssh_config"), name, command]
+    words = ["ssh", "-F", str(RUN / "ssh_config"), name, command]
     try:
         return subprocess.run(words, timeout=limit, stdin=subprocess.DEVNULL, check=False).returncode
     except subprocess.TimeoutExpired:

@@ -15,7 +15,7 @@ import os
 import pwd
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 Record = dict[str, str]
@@ -147,10 +147,10 @@ def _described(place: Path) -> Record:
     }
 
 
-def take(root: Path) -> Snapshot:
+def take(root: Path, values: Sequence[str] = VALUES) -> Snapshot:
     """Record all values and files below a root."""
     result: Snapshot = {}
-    for reader, tops in ((_value, VALUES), (_file, FILES)):
+    for reader, tops in ((_value, values), (_file, FILES)):
         for top in tops:
             for path, place in _walk(root, top):
                 record = reader(place)
@@ -178,12 +178,13 @@ def main() -> int:
     taking = verbs.add_parser("take", help="record this host")
     taking.add_argument("output", type=Path)
     taking.add_argument("--root", type=Path, default=Path("/"))
+    taking.add_argument("--values", nargs="+", default=VALUES, help="where values are read")
     comparing = verbs.add_parser("compare", help="print the differences of two records")
     comparing.add_argument("before", type=Path)
     comparing.add_argument("after", type=Path)
     given = parser.parse_args()
     if given.verb == "take":
-        given.output.write_text(json.dumps(take(given.root), indent=0), encoding="utf-8")
+        given.output.write_text(json.dumps(take(given.root, given.values), indent=0), encoding="utf-8")
         return 0
     lines = compare(*(json.loads(path.read_text(encoding="utf-8")) for path in (given.before, given.after)))
     print("\n".join([*lines, f"{len(lines)} differences"]))

@@ -54,7 +54,8 @@ def test_host_is_reached_by_its_name_alone() -> None:
     assert "  HostName 127.0.0.1\n  Port 2222\n" in settings
     known = json.loads((path / "inventory.yml").read_text(encoding="utf-8"))
     variables = known["all"]["children"]["gpu_nodes"]["hosts"]["m"]
-    assert variables["ansible_ssh_common_args"] == f"-F '{path / 'ssh_config'}'"
+    assert variables["ansible_ssh_common_args"] == f"-F '{path.parent / 'ssh_config'}'"
+    assert (path.parent / "ssh_config").read_text(encoding="utf-8") == f'Include "{path.parent}/*/ssh_config"\n'
 
 
 def test_foreign_process_is_not_taken_for_the_machine() -> None:
