@@ -14,7 +14,8 @@ options:
   sets:
     description:
       - The sets of this call, one transaction on the host for all of them.
-      - What a set declares is the whole truth for its name. A setting that it does not declare any more gets its original back.
+      - What a set declares is the whole truth for its name. A setting that it does not declare any more gets its
+        original back.
       - Sets that are not named here are left alone.
     type: list
     elements: dict
@@ -34,7 +35,8 @@ options:
         suboptions:
           key:
             description:
-              - The key as V(vm.swappiness), or with slashes where a component has dots (V(net/ipv4/conf/eth0.1/rp_filter)).
+              - The key as V(vm.swappiness), or with slashes where a component has dots
+                (V(net/ipv4/conf/eth0.1/rp_filter)).
               - Write-only keys such as V(vm.drop_caches) are refused, since they can be neither kept nor taken back.
             type: str
             required: true
@@ -46,13 +48,15 @@ options:
             required: true
           rule:
             description:
-              - V(exact) makes the value what it says. V(at_least) raises each number that is lower, and leaves a host that has more alone.
+              - V(exact) makes the value what it says. V(at_least) raises each number that is lower, and leaves a
+                host that has more alone.
             type: str
             choices: [exact, at_least]
             default: exact
           one_way:
             description:
-              - Agree that only a reboot takes the value back, as with V(kernel.kexec_load_disabled) or V(kernel.yama.ptrace_scope) of 3.
+              - Agree that only a reboot takes the value back, as with V(kernel.kexec_load_disabled) or
+                V(kernel.yama.ptrace_scope) of 3.
               - Without it such a value is refused.
             type: bool
             default: false
@@ -75,7 +79,8 @@ options:
             required: true
           rule:
             description:
-              - V(exact) makes the value what it says. V(at_least) raises each number that is lower, and leaves a host that has more alone.
+              - V(exact) makes the value what it says. V(at_least) raises each number that is lower, and leaves a
+                host that has more alone.
             type: str
             choices: [exact, at_least]
             default: exact
@@ -86,7 +91,8 @@ options:
             type: str
   root:
     description:
-      - The tree to work on. In any other than V(/) (a mounted image) only files are read and written, and nothing live is touched.
+      - The tree to work on. In any other than V(/) (a mounted image) only files are read and written, and nothing
+        live is touched.
     type: path
     default: /
 """

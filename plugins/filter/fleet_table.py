@@ -14,7 +14,8 @@ short_description: Turn the results of a fleet playbook into one short table
 version_added: 0.1.0
 author: the gpu_fleet.node contributors (@gpu-fleet)
 description:
-  - Takes the result of M(gpu_fleet.node.tuning) or M(gpu_fleet.node.tuning_info) of each host and returns the lines of a
+  - Takes the result of M(gpu_fleet.node.tuning) or M(gpu_fleet.node.tuning_info) of each host and returns the lines
+    of a
     table with changed, pending, conflicts, drift and verdict. A figure that the call does not give is a dash.
 options:
   _input:

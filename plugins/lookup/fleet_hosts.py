@@ -72,7 +72,9 @@ def _named(manager: InventoryManager, groups: dict[str, list[str]], parts: list[
     for part in parts:
         name = part.lstrip("!&")
         if name not in groups and not manager.list_hosts(name):
-            raise AnsibleLookupError(f"tune_hosts: {name!r} names neither a group nor a host of the inventory; nothing is touched")
+            raise AnsibleLookupError(
+                f"tune_hosts: {name!r} names neither a group nor a host of the inventory; nothing is touched"
+            )
     hosts = [host.name for host in manager.list_hosts(parts)]
     if not hosts:
         raise AnsibleLookupError(f"tune_hosts: {','.join(parts)!r} leaves no host; nothing is touched")

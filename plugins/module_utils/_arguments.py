@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpu_fleet.node.plugins.module_utils._host import Host
+from ansible_collections.gpu_fleet.node.plugins.module_utils._host import Host, no_label
 from ansible_collections.gpu_fleet.node.plugins.module_utils._model import TuningError
 
 Result = tuple[dict[str, Any], list[str]]
@@ -48,10 +49,16 @@ def finish(module: AnsibleModule, call: Callable[[Host], Result]) -> None:
         module.set_context_if_different(path, module.selinux_default_context(target), False)
 
     try:
-        host = Host(module.params["root"], label=label if module.selinux_enabled() else None)
+        _check_root(module.params["root"])
+        host = Host(module.params["root"], label=label if module.selinux_enabled() else no_label)
         result, warnings = call(host)
     except TuningError as error:
         module.fail_json(msg=str(error))
     for warning in warnings:
         module.warn(warning)
     module.exit_json(**result)
+
+
+def _check_root(root: str) -> None:
+    if not os.path.isdir(os.path.join(root, "etc")):
+        raise TuningError(f"root {root}: has no folder etc, so it is not the tree of a system; is the image mounted?")

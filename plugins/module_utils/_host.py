@@ -6,13 +6,12 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import stat
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
+from ansible_collections.gpu_fleet.node.plugins.module_utils import _disk
 from ansible_collections.gpu_fleet.node.plugins.module_utils._model import FileState, TuningError
 
 # Errors at the opening that mean "cannot be had here"; anything else is a failure of the host.
@@ -23,8 +22,6 @@ OBSTACLES = {
     errno.ENOENT: "missing in this kernel",
     errno.ENOTDIR: "missing in this kernel",
 }
-ABSENT = (errno.ENOENT, errno.ENOTDIR)
-NEW = ".gpu-fleet-new"  # beside its target, so that the rename stays in one file system; no program reads this ending
 
 
 def write_kernel(path: str, text: str) -> None:
@@ -36,6 +33,10 @@ def write_kernel(path: str, text: str) -> None:
         os.close(descriptor)
 
 
+def no_label(_fresh: str, _path: str) -> None:
+    """Leave a new file without a security label, on a host that has none."""
+
+
 class Host:
     """A machine seen from `/`, or another tree (an image) whose kernel is not running: `live` is then False."""
 
@@ -44,7 +45,7 @@ class Host:
         root: str = "/",
         live: bool | None = None,
         kernel: Callable[[str, str], None] = write_kernel,
-        label: Callable[[str, str], None] | None = None,
+        label: Callable[[str, str], None] = no_label,
     ) -> None:
         """Open the tree at `root`; `label(file, path)` gives a new file the security label that `path` should have."""
         self.root = os.path.realpath(root)
@@ -96,7 +97,7 @@ class Host:
             with open(self.at(path), "rb") as stream:
                 return stream.read().decode("utf-8", "surrogateescape")
         except OSError as error:
-            if error.errno in ABSENT or error.errno == errno.EISDIR:
+            if error.errno in _disk.ABSENT or error.errno == errno.EISDIR:
                 return None
             raise TuningError(f"{path}: cannot be read ({error.strerror})") from error
 
@@ -108,7 +109,7 @@ class Host:
         try:
             return sorted(os.listdir(self.at(path)))
         except OSError as error:
-            if error.errno in ABSENT:
+            if error.errno in _disk.ABSENT:
                 return []
             raise TuningError(f"{path}: cannot be listed ({error.strerror})") from error
 
@@ -125,14 +126,16 @@ class Host:
         try:
             status = os.lstat(place)
             if stat.S_ISLNK(status.st_mode):
-                return FileState(b"", 0o777, status.st_uid, status.st_gid, os.readlink(place), _xattrs(place))
+                return FileState(b"", 0o777, status.st_uid, status.st_gid, os.readlink(place), _disk.xattrs(place))
             if not stat.S_ISREG(status.st_mode):
                 raise TuningError(f"{path}: is neither a file nor a link, so it is left alone; move it away")
             with open(place, "rb") as stream:
                 content = stream.read()
-            return FileState(content, stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid, None, _xattrs(place))
+            return FileState(
+                content, stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid, None, _disk.xattrs(place)
+            )
         except OSError as error:
-            if error.errno in ABSENT:
+            if error.errno in _disk.ABSENT:
                 return None
             raise TuningError(f"{path}: cannot be read ({error.strerror})") from error
 
@@ -161,62 +164,31 @@ class Host:
 
     def replace(self, path: str, state: FileState) -> None:
         """Put a file (or link) in place of what is there, atomically and durably."""
-        place = self.at(path)
-        fresh = place + NEW
         try:
-            os.makedirs(os.path.dirname(place), 0o755, exist_ok=True)
-            _discard(fresh)
-            if state.link is not None:
-                os.symlink(state.link, fresh)
-                os.lchown(fresh, state.uid, state.gid)
-            else:
-                self._fill(fresh, path, state)
-            os.replace(fresh, place)
-            _sync_folder(os.path.dirname(place))
+            _disk.put(self.at(path), state, lambda fresh: self._label(fresh, path))
         except OSError as error:
-            try:
-                _discard(fresh)
-            finally:
-                raise TuningError(f"{path}: cannot be written ({error.strerror})") from error
-
-    def _fill(self, fresh: str, path: str, state: FileState) -> None:
-        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "wb") as stream:
-            stream.write(state.content)
-            stream.flush()
-            if (state.uid, state.gid) != (os.geteuid(), os.getegid()):
-                os.fchown(descriptor, state.uid, state.gid)
-            if self._label is not None:
-                self._label(fresh, path)
-            for name, value in state.xattrs:
-                os.setxattr(fresh, name, value)
-            os.fchmod(descriptor, state.mode)
-            os.fsync(descriptor)
+            raise TuningError(f"{path}: cannot be written ({error.strerror})") from error
 
     def remove(self, path: str) -> None:
         """Remove a file or link durably; one that is gone already is fine."""
-        place = self.at(path)
         try:
-            _discard(place + NEW)
-            _discard(place)
-            if os.path.isdir(os.path.dirname(place)):
-                _sync_folder(os.path.dirname(place))
+            _disk.drop(self.at(path))
         except OSError as error:
             raise TuningError(f"{path}: cannot be removed ({error.strerror})") from error
 
     def sweep(self, path: str) -> None:
         """Remove what a run that was killed while it wrote `path` may have left beside it."""
         try:
-            _discard(self.at(path) + NEW)
+            _disk.discard(self.at(path) + _disk.NEW)
         except OSError as error:
-            raise TuningError(f"{path}{NEW}: cannot be removed ({error.strerror})") from error
+            raise TuningError(f"{path}{_disk.NEW}: cannot be removed ({error.strerror})") from error
 
     def prune(self, folder: str) -> None:
         """Remove a folder that we made, if nobody else keeps anything in it."""
         try:
             os.rmdir(self.at(folder))
         except OSError as error:
-            if error.errno not in (*ABSENT, errno.ENOTEMPTY, errno.EEXIST):
+            if error.errno not in (*_disk.ABSENT, errno.ENOTEMPTY, errno.EEXIST):
                 raise TuningError(f"{folder}: cannot be removed ({error.strerror})") from error
 
     def missing_folders(self, path: str) -> tuple[str, ...]:
@@ -231,70 +203,15 @@ class Host:
     @contextmanager
     def lock(self, folder: str, seconds: float) -> Iterator[None]:
         """Hold `folder` (made if missing, removed if left empty) against a second run on this host."""
-        place = self.at(folder)
-        deadline = time.monotonic() + seconds
-        descriptor = self._claim(place, folder, deadline)
+        try:
+            descriptor = _disk.claim(self.at(folder), seconds)
+        except TimeoutError as error:
+            raise TuningError(f"{folder}: another run holds this host; wait for it to end and run again") from error
+        except OSError as error:
+            raise TuningError(f"{folder}: cannot be opened as a folder ({error.strerror})") from error
         try:
             yield
         finally:
             with suppress(TuningError):  # an empty folder that stays behind is no reason to fail what was done
                 self.prune(folder)
             os.close(descriptor)
-
-    def _claim(self, place: str, folder: str, deadline: float) -> int:
-        while True:
-            try:
-                os.makedirs(place, 0o700, exist_ok=True)
-                descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-            except FileNotFoundError:
-                continue  # another run removed it between the two calls
-            except OSError as error:
-                raise TuningError(f"{folder}: cannot be opened as a folder ({error.strerror})") from error
-            if _flock(descriptor) and _same(descriptor, place):
-                return descriptor
-            os.close(descriptor)
-            if time.monotonic() > deadline:
-                raise TuningError(f"{folder}: another run holds this host; wait for it to end and run again")
-            time.sleep(0.05)
-
-
-def _flock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def _same(descriptor: int, place: str) -> bool:
-    """Tell whether the folder we hold is still the one at `place`: the last run may have removed it."""
-    try:
-        return os.path.samestat(os.fstat(descriptor), os.stat(place))
-    except FileNotFoundError:
-        return False
-
-
-def _discard(place: str) -> None:
-    try:
-        os.unlink(place)
-    except OSError as error:
-        if error.errno not in ABSENT:
-            raise
-
-
-def _sync_folder(place: str) -> None:
-    descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _xattrs(place: str) -> tuple[tuple[str, bytes], ...]:
-    try:
-        names = os.listxattr(place, follow_symlinks=False)
-        return tuple((name, os.getxattr(place, name, follow_symlinks=False)) for name in sorted(names))
-    except OSError as error:
-        if error.errno in (errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENODATA):
-            return ()
-        raise

@@ -49,7 +49,7 @@ State = Union[str, FileState, None]
 
 @dataclass(frozen=True)
 class Atom:
-    """One place on the host that is read and written whole: a kernel value (its kind and key) or a file (`file`, path)."""
+    """One place on the host that is read and written whole: a kernel value (kind, key) or a file (`file`, path)."""
 
     kind: str
     key: str

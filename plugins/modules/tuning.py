@@ -10,9 +10,11 @@ short_description: Make the settings of a host true, live and stored, or take th
 version_added: 0.1.0
 author: the gpu_fleet.node contributors (@gpu-fleet)
 description:
-  - Takes any number of sets of settings and makes them true in the running kernel and for the next boot, in one transaction.
+  - Takes any number of sets of settings and makes them true in the running kernel and for the next boot, in one
+    transaction.
   - Before the first change the originals are written durably to C(/var/lib/gpu-fleet/journal.json) on the host.
-    If a write or the verification fails, everything that the call had changed returns to its state before it. A run that
+    If a write or the verification fails, everything that the call had changed returns to its state before it. A run
+    that
     was killed is undone by the next one.
   - Everything is read back after it is written. A value that the kernel clamped or ignored is a failure.
   - A file of somebody else that would win at the next boot is named and refused before the first write. Owners that
@@ -22,19 +24,22 @@ extends_documentation_fragment:
 options:
   state:
     description:
-      - V(present) makes the sets true. V(absent) gives every setting of the named sets its recorded original back; what the
+      - V(present) makes the sets true. V(absent) gives every setting of the named sets its recorded original back;
+        what the
         sets declare is then ignored.
     type: str
     choices: [present, absent]
     default: present
   strict:
     description:
-      - Fail, before the first write, where a setting cannot be had on this host or another owner gives it another value.
+      - Fail, before the first write, where a setting cannot be had on this host or another owner gives it another
+        value.
     type: bool
     default: false
   force:
     description:
-      - Give the original back even where somebody else has changed the value since. Without it such a value is left alone
+      - Give the original back even where somebody else has changed the value since. Without it such a value is left
+        alone
         with a warning.
     type: bool
     default: false
@@ -106,7 +111,9 @@ changes:
       description: The set; null for the journal.
       type: str
     kind:
-      description: V(sysctl) or V(sysfs) for a live value, V(file) for a file of ours, V(journal) where only the recorded originals change.
+      description: >-
+        V(sysctl) or V(sysfs) for a live value, V(file) for a file of ours, V(journal) where only the recorded
+        originals change.
       type: str
     key:
       description: The key or path.
@@ -146,7 +153,8 @@ settings:
       description: Why a setting is not applicable, or is right without us; else null.
       type: str
 not_applicable:
-  description: The settings that cannot be had on this host, each with C(set), C(kind), C(key), C(wanted) and C(reason).
+  description: >-
+    The settings that cannot be had on this host, each with C(set), C(kind), C(key), C(wanted) and C(reason).
   returned: success
   type: list
   elements: dict
@@ -193,7 +201,8 @@ import sys
 from ansible.module_utils.basic import AnsibleModule
 
 
-def main():
+def main() -> None:
+    """Build the spec, open the host, call the engine, leave."""
     from ansible_collections.gpu_fleet.node.plugins.module_utils import _arguments
     from ansible_collections.gpu_fleet.node.plugins.module_utils._engine import _run
 
@@ -210,6 +219,6 @@ def main():
 
 if __name__ == "__main__":
     if sys.version_info < (3, 9):
-        print(json.dumps({"failed": True, "msg": "tuning: needs Python 3.9 or newer on the host; set ansible_python_interpreter"}))
+        print(json.dumps({"failed": True, "msg": "tuning: needs Python 3.9 or newer; set ansible_python_interpreter"}))
         sys.exit(1)
     main()

@@ -10,8 +10,10 @@ short_description: Tell how a host differs from its declared settings, and who w
 version_added: 0.1.0
 author: the gpu_fleet.node contributors (@gpu-fleet)
 description:
-  - Takes the same sets as M(gpu_fleet.node.tuning) and returns five views of each setting. These are the wanted value, the
-    live one, the one stored in our file, the one that the next boot gives with the file, profile or unit that decides it,
+  - Takes the same sets as M(gpu_fleet.node.tuning) and returns five views of each setting. These are the wanted
+    value, the
+    live one, the one stored in our file, the one that the next boot gives with the file, profile or unit that
+    decides it,
     and the original from before the first change.
   - Changes nothing.
 extends_documentation_fragment:
@@ -69,7 +71,8 @@ drift:
       description: The key or path.
       type: str
     view:
-      description: The view that differs, one of V(live), V(stored), V(boot), or V(wanted) for what is ours but not declared.
+      description: >-
+        The view that differs, one of V(live), V(stored), V(boot), or V(wanted) for what is ours but not declared.
       type: str
     wanted:
       description: The declared value; null where nothing is declared.
@@ -149,7 +152,8 @@ import sys
 from ansible.module_utils.basic import AnsibleModule
 
 
-def main():
+def main() -> None:
+    """Build the spec, open the host, call the engine, leave."""
     from ansible_collections.gpu_fleet.node.plugins.module_utils import _arguments
     from ansible_collections.gpu_fleet.node.plugins.module_utils._engine import _run
 
@@ -159,6 +163,13 @@ def main():
 
 if __name__ == "__main__":
     if sys.version_info < (3, 9):
-        print(json.dumps({"failed": True, "msg": "tuning_info: needs Python 3.9 or newer on the host; set ansible_python_interpreter"}))
+        print(
+            json.dumps(
+                {
+                    "failed": True,
+                    "msg": "tuning_info: needs Python 3.9 or newer on the host; set ansible_python_interpreter",
+                }
+            )
+        )
         sys.exit(1)
     main()

@@ -113,10 +113,8 @@ def picture(host: Host) -> dict[str, tuple[str, int, bytes]]:
     found = {}
     for place in sorted(Path(host.root).rglob("*")):
         status = place.lstat()
-        if place.is_symlink():
-            content = os.readlink(place).encode()
-        else:
-            content = place.read_bytes() if place.is_file() else b""
+        file = place.read_bytes() if place.is_file() else b""
+        content = os.readlink(place).encode() if place.is_symlink() else file
         found["/" + str(place.relative_to(host.root))] = (oct(status.st_mode), status.st_uid, content)
     return found
 

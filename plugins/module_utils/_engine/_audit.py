@@ -117,7 +117,12 @@ def _leftovers(plan: Plan) -> list[Row]:
         for one in plan.releases
         if one.atom.kind != _atoms.FILE
     ]
-    cut = {"view": "live", "wanted": None, "actual": None, "by": "a run that was cut short; the next run undoes it first"}
+    cut = {
+        "view": "live",
+        "wanted": None,
+        "actual": None,
+        "by": "a run that was cut short; the next run undoes it first",
+    }
     return found + [
         {"set": step.set_name, "kind": step.atom.kind, "key": step.atom.key, **cut} for step in plan.before.transaction
     ]

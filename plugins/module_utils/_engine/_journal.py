@@ -62,8 +62,8 @@ def load(host: Host) -> Journal:
         journal = _decode(json.loads(text))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise TuningError(
-            f"{PATH}: is not a journal that this version understands ({type(error).__name__}: {error}); nothing was changed. "
-            f"Restore it from a backup, or move it away to give up the recorded originals"
+            f"{PATH}: is not a journal that this version understands ({type(error).__name__}: {error}), so nothing was "
+            f"changed; restore it from a backup, or move it away to give up the recorded originals"
         ) from error
     return journal if journal.machine == machine else _adopt(journal, machine)
 

@@ -39,13 +39,11 @@ def plan(host: Host, wanted: Request, journal: Journal) -> Plan:
     """Read the host and plan the call."""
     _owners(wanted, journal)
     decisions = tuple(decide(view) for view in observe(host, wanted, journal))
-    live = [_hold(one, journal) for one in decisions if one.held]
+    live = [_hold(one) for one in decisions if one.held]
     files = _files(host, wanted, decisions, journal)
     held = {step.atom: (step, entry) for step, entry in (*live, *files)}
     free = {
-        atom: entry
-        for atom, entry in journal.entries.items()
-        if entry.set_name in wanted.names and atom not in held
+        atom: entry for atom, entry in journal.entries.items() if entry.set_name in wanted.names and atom not in held
     }
     order = sorted(free, key=lambda atom: (-_atoms.rank(atom), atom.key))
     releases = tuple(_release.release(host, atom, free[atom], wanted.force) for atom in order)
@@ -63,12 +61,12 @@ def _owners(wanted: Request, journal: Journal) -> None:
         entry = journal.entries.get(Atom(setting.kind, KINDS[setting.kind].place(setting)))
         if entry is not None and entry.set_name not in wanted.names:
             raise TuningError(
-                f"{setting.key}: belongs to the set {entry.set_name} on this host, so {setting.set_name} cannot declare it; "
+                f"{setting.key}: belongs to the set {entry.set_name} on this host, not to {setting.set_name}; "
                 f"take it out of one of them, or name both sets in one call to move it"
             )
 
 
-def _hold(one: Decision, journal: Journal) -> tuple[Step, Entry]:
+def _hold(one: Decision) -> tuple[Step, Entry]:
     """Return the write of a live value (none where before equals after) and its entry."""
     view, entry = one.view, one.view.entry
     after = view.live if one.true_now else one.live
@@ -80,9 +78,7 @@ def _hold(one: Decision, journal: Journal) -> tuple[Step, Entry]:
     return step, replace(entry, set_name=name, applied=entry.applied if kept_floor else after, one_way=one_way)
 
 
-def _files(
-    host: Host, wanted: Request, decisions: Sequence[Decision], journal: Journal
-) -> list[tuple[Step, Entry]]:
+def _files(host: Host, wanted: Request, decisions: Sequence[Decision], journal: Journal) -> list[tuple[Step, Entry]]:
     """Return the write of each file of ours and its entry."""
     found = []
     for name in wanted.names:
@@ -90,7 +86,9 @@ def _files(
             stored = {
                 one.view.setting.key: one.stored
                 for one in decisions
-                if one.held and one.stored is not None and (one.view.setting.set_name, one.view.setting.kind) == (name, kind.NAME)
+                if one.held
+                and one.stored is not None
+                and (one.view.setting.set_name, one.view.setting.kind) == (name, kind.NAME)
             }
             found += [_file(host, path, content, name, journal) for path, content in kind.files(name, stored).items()]
     return found

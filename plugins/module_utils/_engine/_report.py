@@ -23,8 +23,15 @@ def rows(plan: Plan) -> dict[str, Any]:
         "changed": plan.changes,
         "changes": changes(plan),
         "settings": [_row(one, outcome=outcome(one), reason=one.reason) for one in plan.decisions],
-        "not_applicable": not_applicable(plan.decisions) + [
-            {"set": one.entry.set_name, "kind": one.atom.kind, "key": one.atom.key, "wanted": None, "reason": one.obstacle}
+        "not_applicable": not_applicable(plan.decisions)
+        + [
+            {
+                "set": one.entry.set_name,
+                "kind": one.atom.kind,
+                "key": one.atom.key,
+                "wanted": None,
+                "reason": one.obstacle,
+            }
             for one in plan.releases
             if one.obstacle is not None
         ],

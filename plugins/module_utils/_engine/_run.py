@@ -1,7 +1,7 @@
 # Copyright: (c) 2026, the gpu_fleet.node contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Run a call from module parameters to a result: the one place that knows check mode, the lock and the order of things."""
+"""Run a call from module parameters to a result: the one place that knows check mode, the lock and the order."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from ansible_collections.gpu_fleet.node.plugins.module_utils._boot import beats_ours
 from ansible_collections.gpu_fleet.node.plugins.module_utils._engine import _apply, _audit, _journal, _report
 from ansible_collections.gpu_fleet.node.plugins.module_utils._engine._decide import Decision
 from ansible_collections.gpu_fleet.node.plugins.module_utils._engine._journal import Journal
 from ansible_collections.gpu_fleet.node.plugins.module_utils._engine._plan import Plan, plan
 from ansible_collections.gpu_fleet.node.plugins.module_utils._engine._request import Request, request
-from ansible_collections.gpu_fleet.node.plugins.module_utils._boot import beats_ours
 from ansible_collections.gpu_fleet.node.plugins.module_utils._host import Host
 from ansible_collections.gpu_fleet.node.plugins.module_utils._model import TuningError
 
@@ -54,7 +54,8 @@ def _planned(host: Host, wanted: Request, journal: Journal) -> tuple[Plan, list[
         _refuse(one, wanted.strict)
     stuck = [one for one in made.releases if one.obstacle is not None]
     if wanted.strict and stuck:
-        raise TuningError(f"{stuck[0].atom.key}: cannot be given its original back ({stuck[0].obstacle}), and strict is set")
+        key, reason = stuck[0].atom.key, stuck[0].obstacle
+        raise TuningError(f"{key}: cannot be given its original back ({reason}), and strict is set")
     return made, [CUT_SHORT] if journal.transaction else []
 
 
@@ -68,8 +69,8 @@ def _refuse(one: Decision, strict: bool) -> None:
     winner = beats_ours(setting, one.view.path, one.view.writers)
     if winner is not None:
         raise TuningError(
-            f"{setting.key}: is to be {setting.value}, but {winner.source} says {winner.value} and wins over {one.view.path} "
-            f"at the next boot; take the key out of that file"
+            f"{setting.key}: is to be {setting.value}, but {winner.source} says {winner.value} and wins over "
+            f"{one.view.path} at the next boot; take the key out of that file"
         )
     rivals = _report.conflicts(one) if strict else []
     if rivals:
@@ -86,7 +87,9 @@ def _warnings(made: Plan, notes: list[str]) -> list[str]:
         )
     found += [one.left for one in made.releases if one.left is not None]
     found += [
-        f"{one.view.setting.key}: {one.reason}" for one in made.decisions if not one.applicable and "?" in (one.reason or "")
+        f"{one.view.setting.key}: {one.reason}"
+        for one in made.decisions
+        if not one.applicable and "?" in (one.reason or "")
     ]
     found += sorted({one.view.persistence for one in made.decisions if one.held and one.view.persistence is not None})
     return found + [_report.sentence(row) for one in made.decisions for row in _report.conflicts(one)]

@@ -31,6 +31,8 @@ FACES = {
 }
 BYTES_OF = {ratio: face for face, (ratio, _) in FACES.items()}
 
+WRITE_ONLY = "is write-only, an action and no setting, so it can be neither kept nor taken back"
+
 # Keys that set off an action; there is no value to keep or to give back. Others are recognised by their mode.
 ACTIONS = frozenset({"vm.drop_caches", "vm.compact_memory", "net.ipv4.route.flush", "net.ipv6.route.flush"})
 
@@ -72,7 +74,7 @@ def _declare(set_name: str, option: Mapping[str, Any]) -> Setting:
     value = _values.clean(key, option)
     rule, one_way = option.get("rule") or "exact", bool(option.get("one_way"))
     if key in ACTIONS:
-        raise TuningError(f"{key}: is write-only, an action and not a setting, so it can be neither kept nor taken back")
+        raise TuningError(f"{key}: {WRITE_ONLY}")
     if key in ONE_WAY and ONE_WAY[key] in (None, value) and not one_way:
         raise TuningError(f"{key}: only a reboot takes {value} back; set one_way: true on it to agree to that")
     if rule == "at_least":
@@ -123,7 +125,7 @@ def live(host: Host, key: str) -> str | None:
     path = location(key)
     mode = host.mode(path)
     if mode is not None and not stat.S_IMODE(mode) & 0o444:
-        raise TuningError(f"{key}: is write-only, an action and not a setting, so it can be neither kept nor taken back")
+        raise TuningError(f"{key}: {WRITE_ONLY}")
     text = host.read(path)
     if text is None:
         return None
@@ -151,7 +153,7 @@ def explain(host: Host, setting: Setting) -> str | None:
     if not near and host.mode(folder) is None:
         top = difflib.get_close_matches(setting.key.split(".")[0], host.names("/proc/sys"), 1, 0.4)
         near = [path for path in (f"/proc/sys/{part}/{name}" for part in top) if host.mode(path) is not None]
-    return f"did you mean {canonical(near[0][len('/proc/sys/'):])}?" if near else None
+    return f"did you mean {canonical(near[0][len('/proc/sys/') :])}?" if near else None
 
 
 def write(host: Host, key: str, state: str) -> None:

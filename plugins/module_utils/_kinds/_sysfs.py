@@ -85,7 +85,9 @@ def files(set_name: str, stored: Mapping[str, str]) -> dict[str, bytes]:
     """Return our file: its name sorts before those of all others, since the first base name wins."""
     if not stored:
         return {}
-    lines = [HEADER.format(set_name)] + [f"w {path} - - - - {_escape(value)}\n" for path, value in sorted(stored.items())]
+    lines = [HEADER.format(set_name)] + [
+        f"w {path} - - - - {_escape(value)}\n" for path, value in sorted(stored.items())
+    ]
     return {f"/etc/tmpfiles.d/00-gpu-fleet-{set_name}.conf": "".join(lines).encode()}
 
 

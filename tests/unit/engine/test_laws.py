@@ -1,6 +1,6 @@
 # Copyright: (c) 2026, the gpu_fleet.node contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The laws of the engine on a temporary tree: idempotent, exact, silent in check mode, and safe at every single write."""
+"""The laws of the engine on a temporary tree: idempotent, exact, silent in check mode, safe at every single write."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpu_fleet.node.plugins.module_utils import _host
+from ansible_collections.gpu_fleet.node.plugins.module_utils import _disk, _host
 from ansible_collections.gpu_fleet.node.plugins.module_utils._engine import _journal
 from ansible_collections.gpu_fleet.node.plugins.module_utils._model import TuningError
 
@@ -171,6 +171,7 @@ def wired(host: Box, monkeypatch: pytest.MonkeyPatch, wire: Tripwire) -> None:
         kernel(place, text)
 
     monkeypatch.setattr(_host, "os", wire)
+    monkeypatch.setattr(_disk, "os", wire)
     host._kernel = counted_kernel
 
 

@@ -1,6 +1,6 @@
 # Copyright: (c) 2026, the gpu_fleet.node contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the engine promises of single settings: refusals, floors, faces, choices, owners, and journals that cannot be used."""
+"""What the engine promises of single settings: refusals, floors, faces, choices, owners, and unusable journals."""
 
 from __future__ import annotations
 
@@ -76,12 +76,16 @@ def test_values_that_cannot_be_meant(host: Box, value: Any, reason: str) -> None
     assert reason in refused(host, {"name": "pages", "sysfs": [{"path": f"{THP}/enabled", "value": value}]})
 
 
-@pytest.mark.parametrize("key", ["vm", "vm..swappiness", "vm swappiness", "../vm/swappiness", "vm.swap*", "", "vm.", "a=b.c"])
+@pytest.mark.parametrize(
+    "key", ["vm", "vm..swappiness", "vm swappiness", "../vm/swappiness", "vm.swap*", "", "vm.", "a=b.c"]
+)
 def test_keys_that_are_none(host: Box, key: str) -> None:
     assert "sysctl key" in refused(host, {"name": "memory", "sysctl": [{"key": key, "value": "1"}]})
 
 
-@pytest.mark.parametrize("path", ["/sys", "/proc/sys/vm/swappiness", "/sys/../etc/passwd", "/sys/a*", "sys/a", "/sys/a b"])
+@pytest.mark.parametrize(
+    "path", ["/sys", "/proc/sys/vm/swappiness", "/sys/../etc/passwd", "/sys/a*", "sys/a", "/sys/a b"]
+)
 def test_paths_that_are_none(host: Box, path: str) -> None:
     assert "sysfs path" in refused(host, {"name": "pages", "sysfs": [{"path": path, "value": "1"}]})
 
@@ -151,7 +155,9 @@ def test_f03_read_only_is_decided_for_each_key(host: Box) -> None:
     wanted = sysctl(vm__swappiness="1", net__ipv4__tcp_retries2="5")
     host.read_only = ("/proc/sys/vm",)
     result = tune(host, wanted)
-    assert [(row["key"], row["reason"]) for row in result["not_applicable"]] == [("vm.swappiness", "read-only file system")]
+    assert [(row["key"], row["reason"]) for row in result["not_applicable"]] == [
+        ("vm.swappiness", "read-only file system")
+    ]
     assert live(host, "/proc/sys/net/ipv4/tcp_retries2") == "5" and live(host, "/proc/sys/vm/swappiness") == "60"
     assert not tune(host, wanted)["changed"] and inform(host, wanted)["in_sync"]
     assert "vm.swappiness" in refused(host, wanted, strict=True)
@@ -201,7 +207,9 @@ def test_thp_comes_before_what_it_moves_and_a_moved_value_is_settled(host: Box, 
     (tmp_path / "proc/sys/vm/min_free_kbytes").write_text("20000\n")
     tune(host, sysctl(vm__min_free_kbytes="90000"), thp(enabled="never"))
     tune(host, {"name": "memory"}, {"name": "pages"}, state="absent")
-    assert live(host, "/proc/sys/vm/min_free_kbytes") == "20000", "an original that THP moves on the way back is settled"
+    assert live(host, "/proc/sys/vm/min_free_kbytes") == "20000", (
+        "an original that THP moves on the way back is settled"
+    )
 
 
 # -- floors ------------------------------------------------------------------------------------------------------------
@@ -270,7 +278,9 @@ def test_f05_bytes_and_ratio(host: Box) -> None:
 
 def test_f05_both_faces_and_too_few_bytes_are_refused(host: Box) -> None:
     assert "two faces" in refused(host, sysctl(vm__dirty_bytes="1073741824", vm__dirty_ratio="10"))
-    assert "two faces" in refused(host, sysctl("one", vm__dirty_bytes="1073741824"), sysctl("two", vm__dirty_ratio="10"))
+    assert "two faces" in refused(
+        host, sysctl("one", vm__dirty_bytes="1073741824"), sysctl("two", vm__dirty_ratio="10")
+    )
     assert "8192" in refused(host, sysctl(vm__dirty_bytes="4096"))
     assert "dirty_ratio" in refused(host, sysctl(vm__dirty_bytes="0"))
     assert "floor" in refused(host, sysctl(floors={"vm.dirty_bytes": "1073741824"}))
@@ -295,7 +305,10 @@ def test_f06_off_is_all_switches(tmp_path: Path) -> None:
 
 
 def test_f07_no_thp_in_this_kernel(tmp_path: Path) -> None:
-    host = build(tmp_path, **{f"{THP}/{name}": None for name in ("enabled", "defrag", "shmem_enabled", "khugepaged/max_ptes_none")})
+    host = build(
+        tmp_path,
+        **{f"{THP}/{name}": None for name in ("enabled", "defrag", "shmem_enabled", "khugepaged/max_ptes_none")},
+    )
     first = picture(host)
     result = tune(host, thp(enabled="never"), strict=True)
     assert not result["changed"] and result["settings"][0]["outcome"] == "ok" and picture(host) == first
@@ -378,7 +391,14 @@ def test_a_value_that_somebody_set_since_is_left_alone(host: Box, tmp_path: Path
 
 @pytest.mark.parametrize(
     "damage",
-    ["", "{", '{"version": 2, "entries": [], "transaction": [], "machine": ""}', "[]", "null", '{"version": 1, "entries": [{}]}'],
+    [
+        "",
+        "{",
+        '{"version": 2, "entries": [], "transaction": [], "machine": ""}',
+        "[]",
+        "null",
+        '{"version": 1, "entries": [{}]}',
+    ],
 )
 def test_a_journal_that_cannot_be_read_stops_the_run_and_stays(host: Box, tmp_path: Path, damage: str) -> None:
     tune(host, sysctl(vm__swappiness="1"))
@@ -415,7 +435,10 @@ def test_the_journal_of_a_cloned_machine(host: Box, tmp_path: Path) -> None:
     assert inform(host, wanted)["settings"][0]["original_reason"] == "never seen on this machine"
     result = tune(host, wanted, state="absent")
     assert [row["key"] for row in result["pending"]] == ["vm.swappiness"]
-    assert live(host, "/proc/sys/vm/swappiness") == "1" and not (tmp_path / "etc/sysctl.d/zz-gpu-fleet-memory.conf").exists()
+    assert (
+        live(host, "/proc/sys/vm/swappiness") == "1"
+        and not (tmp_path / "etc/sysctl.d/zz-gpu-fleet-memory.conf").exists()
+    )
     assert not (tmp_path / JOURNAL).exists()
 
 
@@ -432,7 +455,11 @@ def test_a_full_disk_stops_the_run_before_the_first_change(host: Box, tmp_path: 
     )
     path = os.pathsep.join(str(Path(place).parent) for place in sys.modules["ansible_collections"].__path__)
     done = subprocess.run(
-        [sys.executable, "-c", program, host.root], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True
+        [sys.executable, "-c", program, host.root],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert "without a journal nothing is changed" in done.stderr and "File too large" in done.stderr
     assert picture(host) == first
@@ -496,7 +523,9 @@ def test_a_host_without_systemd_says_what_is_missing(tmp_path: Path) -> None:
 def test_the_journal_holds_what_a_rollback_needs(host: Box, tmp_path: Path) -> None:
     tune(host, sysctl(vm__swappiness="1"))
     rows = json.loads((tmp_path / JOURNAL).read_text())["entries"]
-    assert [(row["key"], row["original"], row["set"]) for row in rows if row["kind"] == "sysctl"] == [("vm.swappiness", "60", "memory")]
+    assert [(row["key"], row["original"], row["set"]) for row in rows if row["kind"] == "sysctl"] == [
+        ("vm.swappiness", "60", "memory")
+    ]
 
 
 def test_the_preview_shows_all_views(host: Box, tmp_path: Path) -> None:
