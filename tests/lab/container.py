@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 import os
 import subprocess
 from collections.abc import Sequence
@@ -24,18 +25,24 @@ CONFINED = (
 PRIVILEGED = ("--systemd=always", "--privileged")
 
 
+def podman_name(name: str) -> str:
+    """Name a container so that two checkouts on one machine do not take each other's."""
+    return f"{name}-{hashlib.sha256(str(image.CACHE).encode()).hexdigest()[:8]}"
+
+
 def up(name: str, base: str | None, rights: Sequence[str]) -> None:
     """Start a container unless there is one of that name."""
     reference = image.derived(base) if base else image.container()
-    route = {"ProxyCommand": f"env CONTAINERS_CONF='{CONTAINERS_CONF}' podman exec -i {name} sh -c '{SERVER}'"}
-    hosts.create(name, image.key(), route)
-    if subprocess.run(["podman", "container", "exists", name], check=False).returncode != 0:
-        image.run("podman", "run", "--detach", "--name", name, "--hostname", name, *rights, reference, "/sbin/init")
+    own = podman_name(name)
+    command = f"env CONTAINERS_CONF='{CONTAINERS_CONF}' podman exec -i {own} sh -c '{SERVER}'"
+    hosts.create(name, image.key(), {"ProxyCommand": command})
+    if subprocess.run(["podman", "container", "exists", own], check=False).returncode != 0:
+        image.run("podman", "run", "--detach", f"--name={own}", f"--hostname={name}", *rights, reference, "/sbin/init")
 
 
 def down(name: str) -> None:
     """Remove a container and what is known about it."""
-    image.run("podman", "rm", "--force", "--ignore", "--time", "5", name)
+    image.run("podman", "rm", "--force", "--ignore", "--time", "5", podman_name(name))
     hosts.forget(name)
 
 

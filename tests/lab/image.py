@@ -122,7 +122,7 @@ def derived(base: str) -> str:
     name = f"localhost/gpu-fleet-{re.sub('[^a-z0-9]+', '-', base.lower())}"
     pull = subprocess.run(["podman", "pull", "--quiet", base], check=False, text=True, capture_output=True)
     if pull.returncode != 0:
-        reason = (pull.stderr.strip().splitlines() or ["podman gave no reason"])[-1]
+        reason = pull.stderr.strip().rsplit(": ", 1)[-1] or "podman gave no reason"
         raise SystemExit(f"{base}: the image cannot be pulled here, so its tests did not run ({reason})")
     words = ("--quiet", "--network=host", f"--build-arg=BASE={base}", f"--file={RECIPE.parent / 'Containerfile'}")
     run("podman", "build", *words, f"--tag={name}", key().parent)

@@ -25,7 +25,7 @@ class Machine:
 
     name: str
     nodes: int = 2
-    cpus: int = 2
+    cpus: int = 1
     memory: int = 1024
     cgroup: str = "v2"
     append: str = ""
