@@ -5,9 +5,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
-
 DOCUMENTATION = r"""
 name: fleet_table
 short_description: Turn the results of a fleet playbook into one short table
@@ -36,6 +33,9 @@ _value:
   type: list
   elements: str
 """
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 HEADING = ("host", "changed", "pending", "conflicts", "drift", "verdict")
 

@@ -5,12 +5,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from ansible.errors import AnsibleLookupError
-from ansible.inventory.manager import InventoryManager, split_host_pattern
-from ansible.plugins.lookup import LookupBase
-
 DOCUMENTATION = r"""
 name: fleet_hosts
 short_description: Decide which hosts a fleet playbook works on
@@ -38,6 +32,12 @@ _raw:
   type: list
   elements: str
 """
+
+from typing import Any
+
+from ansible.errors import AnsibleLookupError
+from ansible.inventory.manager import InventoryManager, split_host_pattern
+from ansible.plugins.lookup import LookupBase
 
 
 class LookupModule(LookupBase):

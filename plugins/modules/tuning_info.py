@@ -163,13 +163,7 @@ def main() -> None:
 
 if __name__ == "__main__":
     if sys.version_info < (3, 9):
-        print(
-            json.dumps(
-                {
-                    "failed": True,
-                    "msg": "tuning_info: needs Python 3.9 or newer on the host; set ansible_python_interpreter",
-                }
-            )
-        )
-        sys.exit(1)
+        message = "tuning_info: needs Python 3.9 or newer on the host; set ansible_python_interpreter"
+        sys.stdout.write(json.dumps({"failed": True, "msg": message}))
+        raise SystemExit(1)
     main()

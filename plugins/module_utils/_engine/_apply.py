@@ -98,7 +98,8 @@ def _take_back(host: Host, step: Step) -> bool:
     if step.atom.kind == _atoms.FILE:
         host.sweep(step.atom.key)
     now = _atoms.read(host, step.atom)
-    if now == step.after != step.before or (now == step.before is None and step.atom.kind == _atoms.FILE):
+    untouched = now == step.before
+    if (now == step.after and not untouched) or (untouched and now is None and step.atom.kind == _atoms.FILE):
         _atoms.write(host, step.atom, step.before, step.folders)
         return True
-    return now == step.before or (now is None and step.atom.kind != _atoms.FILE)
+    return untouched or (now is None and step.atom.kind != _atoms.FILE)

@@ -48,10 +48,10 @@ def plan(host: Host, wanted: Request, journal: Journal) -> Plan:
     order = sorted(free, key=lambda atom: (-_atoms.rank(atom), atom.key))
     releases = tuple(_release.release(host, atom, free[atom], wanted.force) for atom in order)
     writes = [one.step for one in releases if one.step is not None]
-    writes += [step for step, _ in held.values() if step.before != step.after]
+    writes += [step for step, entry in held.values() if step.before != step.after]
     entries = {atom: entry for atom, entry in journal.entries.items() if atom not in free}
     entries.update({one.atom: one.entry for one in releases if one.kept})
-    entries.update({atom: entry for atom, (_, entry) in held.items()})
+    entries.update({atom: entry for atom, (step, entry) in held.items()})
     after = replace(journal, entries=entries, transaction=(), foreign=None)
     return Plan(decisions, releases, tuple(writes), journal, after)
 

@@ -29,7 +29,7 @@ FACES = {
     "vm.dirty_bytes": ("vm.dirty_ratio", 2 * mmap.PAGESIZE),
     "vm.dirty_background_bytes": ("vm.dirty_background_ratio", 1),
 }
-BYTES_OF = {ratio: face for face, (ratio, _) in FACES.items()}
+BYTES_OF = {ratio: face for face, (ratio, least) in FACES.items()}
 
 WRITE_ONLY = "is write-only, an action and no setting, so it can be neither kept nor taken back"
 
@@ -103,7 +103,7 @@ def check(settings: Sequence[Setting]) -> tuple[Setting, ...]:
             raise TuningError(f"{setting.key}: the kernel refuses 0; declare {_twin(setting.key)} instead")
         if twin is not None and twin.value != "0":
             raise TuningError(
-                f"{setting.key} = {setting.value} and {twin.key} = {twin.value}: are two faces of one setting, of which "
+                f"{setting.key} = {setting.value} and {twin.key} = {twin.value}: are two faces of one setting, and "
                 f"one is always 0; declare one of them"
             )
         kept.append(setting)
@@ -148,7 +148,7 @@ def explain(host: Host, setting: Setting) -> str | None:
     for pattern, reason in GONE.items():
         if pattern.fullmatch(setting.key):
             return reason
-    folder, _, name = location(setting.key).rpartition("/")
+    folder, name = location(setting.key).rsplit("/", 1)
     near = [f"{folder}/{found}" for found in difflib.get_close_matches(name, host.names(folder), 1, 0.8)]
     if not near and host.mode(folder) is None:
         top = difflib.get_close_matches(setting.key.split(".")[0], host.names("/proc/sys"), 1, 0.4)

@@ -139,7 +139,7 @@ def test_one_way_keys_need_consent_and_stay_pending(host: Box, tmp_path: Path) -
     agreed = {"name": "lock", "sysctl": [row]}
     tune(host, agreed)
     assert live(host, "/proc/sys/kernel/kexec_load_disabled") == "1"
-    for _ in range(2):
+    for _attempt in range(2):
         result = tune(host, agreed, state="absent")
         assert [row["key"] for row in result["pending"]] == ["kernel.kexec_load_disabled"]
         assert not (tmp_path / "etc/sysctl.d/zz-gpu-fleet-lock.conf").exists()
