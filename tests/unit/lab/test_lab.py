@@ -36,7 +36,7 @@ def test_two_nodes_share_the_processors_and_the_memory() -> None:
 
 
 def test_image_stays_clean_and_only_this_machine_reaches_the_port() -> None:
-    assert "snapshot=on" in words()
+    assert "file=/run/disk.img" in words()
     assert "hostfwd=tcp:127.0.0.1:2222-:22" in words()
 
 
