@@ -28,6 +28,7 @@ class Setting:
     rule: Rule = "exact"
     one_way: bool = False  # the operator agreed that only a reboot takes it back
     when_missing: str | None = None  # the value that holds where the host has no such attribute
+    payload: bytes = b""  # what a file is to hold, where the value only describes it
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,14 @@ class FileState:
     link: str | None = None  # the target, when the path is a symbolic link
     # Labels and capabilities travel with a restored original, but do not make two files different.
     xattrs: tuple[tuple[str, bytes], ...] = field(default=(), compare=False)
+
+
+@dataclass(frozen=True)
+class Content:
+    """What a file of ours is to hold; its owner is root."""
+
+    text: bytes
+    mode: int = 0o644
 
 
 # What an atom can hold: text in the kernel or a manager, a file, or nothing at all.

@@ -10,7 +10,6 @@ from typing import Any
 from ansible_collections.gpu_fleet.node.plugins.module_utils._engine import _atoms, _report
 from ansible_collections.gpu_fleet.node.plugins.module_utils._engine._decide import Decision
 from ansible_collections.gpu_fleet.node.plugins.module_utils._engine._plan import Plan
-from ansible_collections.gpu_fleet.node.plugins.module_utils._engine._views import OFFLINE
 from ansible_collections.gpu_fleet.node.plugins.module_utils._kinds import _values
 from ansible_collections.gpu_fleet.node.plugins.module_utils._model import Setting
 
@@ -40,7 +39,7 @@ def _views(one: Decision) -> Row:
         "wanted": setting.value,
         "held": one.held,
         "live": view.live,
-        "live_reason": None if view.live is not None else view.missing or OFFLINE,
+        "live_reason": view.live_reason,
         "stored": view.stored,
         "boot": boot.value,
         "boot_winner": boot.winner,

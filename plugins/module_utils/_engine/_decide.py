@@ -31,10 +31,10 @@ class Decision:
 def decide(view: View) -> Decision:
     """Decide from the view alone."""
     setting = view.setting
-    if view.missing is not None:
+    if view.missing:
         if setting.when_missing == setting.value:
-            return Decision(view, False, True, f"{view.missing}, which amounts to {setting.value}")
-        return Decision(view, False, False, view.missing)
+            return Decision(view, False, True, f"{view.live_reason}, which amounts to {setting.value}")
+        return Decision(view, False, False, view.live_reason)
     if view.obstacle is not None and view.live is not None:
         return Decision(view, False, satisfied(view, view.live), view.obstacle)
     if setting.rule == "at_least":

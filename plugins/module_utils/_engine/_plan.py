@@ -16,7 +16,7 @@ from ansible_collections.gpu_fleet.node.plugins.module_utils._engine._request im
 from ansible_collections.gpu_fleet.node.plugins.module_utils._engine._views import observe
 from ansible_collections.gpu_fleet.node.plugins.module_utils._host import Host
 from ansible_collections.gpu_fleet.node.plugins.module_utils._kinds import KINDS
-from ansible_collections.gpu_fleet.node.plugins.module_utils._model import Atom, State, TuningError
+from ansible_collections.gpu_fleet.node.plugins.module_utils._model import Atom, Content, Setting, State, TuningError
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ def plan(host: Host, wanted: Request, journal: Journal) -> Plan:
     _owners(wanted, journal)
     decisions = tuple(decide(view) for view in observe(host, wanted, journal))
     live = [_hold(one) for one in decisions if one.held]
-    files = _files(host, wanted, decisions, journal)
+    files = _files(host, decisions, journal)
     held = {step.atom: (step, entry) for step, entry in (*live, *files)}
     free = {
         atom: entry for atom, entry in journal.entries.items() if entry.set_name in wanted.names and atom not in held
@@ -78,24 +78,24 @@ def _hold(one: Decision) -> tuple[Step, Entry]:
     return step, replace(entry, set_name=name, applied=entry.applied if kept_floor else after, one_way=one_way)
 
 
-def _files(host: Host, wanted: Request, decisions: Sequence[Decision], journal: Journal) -> list[tuple[Step, Entry]]:
+def _files(host: Host, decisions: Sequence[Decision], journal: Journal) -> list[tuple[Step, Entry]]:
     """Return the write of each file of ours and its entry."""
-    found = []
-    for name in wanted.names:
-        for kind in KINDS.values():
-            stored = {
-                one.view.setting.key: one.stored
-                for one in decisions
-                if one.held
-                and one.stored is not None
-                and (one.view.setting.set_name, one.view.setting.kind) == (name, kind.NAME)
-            }
-            found += [_file(host, path, content, name, journal) for path, content in kind.files(name, stored).items()]
-    return found
+    groups: dict[tuple[str, str], list[Setting]] = {}
+    for one in decisions:
+        if one.held and one.stored is not None:
+            setting = replace(one.view.setting, value=one.stored)
+            groups.setdefault((setting.set_name, setting.kind), []).append(setting)
+    found: dict[str, tuple[Step, Entry]] = {}
+    for (name, kind), settings in groups.items():
+        for path, content in KINDS[kind].files(settings).items():
+            if path in found:
+                raise TuningError(f"{path}: is declared by the set {name} and by another one; declare it once")
+            found[path] = _file(host, path, content, name, journal)
+    return list(found.values())
 
 
-def _file(host: Host, path: str, content: bytes, set_name: str, journal: Journal) -> tuple[Step, Entry]:
-    atom, after = Atom(_atoms.FILE, path), host.fresh(content)
+def _file(host: Host, path: str, content: Content, set_name: str, journal: Journal) -> tuple[Step, Entry]:
+    atom, after = Atom(_atoms.FILE, path), replace(host.fresh(content.text), mode=content.mode)
     before: State = host.state(path)
     folders = host.missing_folders(path)
     entry = journal.entries.get(atom) or Entry(set_name, before, after, folders=folders)

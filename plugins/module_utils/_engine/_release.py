@@ -32,6 +32,8 @@ class Release:
 
 def release(host: Host, atom: Atom, entry: Entry, force: bool) -> Release:
     """Plan the return of the original."""
+    if atom.kind in KINDS and KINDS[atom.kind].NO_LIVE is not None:
+        return Release(atom, entry)
     if atom.kind != _atoms.FILE and not (host.live and entry.known):
         return Release(atom, entry, pending=NEVER_SEEN if host.live else UNTIL_REBOOT)
     now = _atoms.read(host, atom)

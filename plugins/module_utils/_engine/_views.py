@@ -27,7 +27,8 @@ class View:
     setting: Setting
     atom: Atom
     live: str | None
-    missing: str | None  # why this kernel has no such value
+    live_reason: str | None  # why there is no live value
+    missing: bool  # it is one that this kernel does not have
     obstacle: str | None  # why it cannot be written
     stored: str | None
     path: str  # our file for it
@@ -51,10 +52,10 @@ def observe(host: Host, wanted: Request, journal: Journal) -> tuple[View, ...]:
     views = []
     for setting in wanted.settings:
         atom = _kinds.atom(setting)
-        path = next(iter(KINDS[setting.kind].files(setting.set_name, {setting.key: setting.value})))
+        path = next(iter(KINDS[setting.kind].files([setting])))
         if path not in contents:
             state = host.state(path)
-            contents[path] = KINDS[setting.kind].parse(state.content) if isinstance(state, FileState) else {}
+            contents[path] = KINDS[setting.kind].parse(path, state) if isinstance(state, FileState) else {}
         live = _atoms.read(host, atom)
         text = live if isinstance(live, str) else None
         views.append(
@@ -62,7 +63,8 @@ def observe(host: Host, wanted: Request, journal: Journal) -> tuple[View, ...]:
                 setting,
                 atom,
                 text,
-                _missing(host, setting) if text is None and host.live else None,
+                _no_live(host, setting) if text is None else None,
+                text is None and host.live and KINDS[setting.kind].NO_LIVE is None,
                 _obstacle(host, setting) if text is not None else None,
                 contents[path].get(setting.key),
                 path,
@@ -74,7 +76,10 @@ def observe(host: Host, wanted: Request, journal: Journal) -> tuple[View, ...]:
     return tuple(views)
 
 
-def _missing(host: Host, setting: Setting) -> str:
+def _no_live(host: Host, setting: Setting) -> str:
+    reason = KINDS[setting.kind].NO_LIVE
+    if reason is not None or not host.live:
+        return reason or OFFLINE
     hint = KINDS[setting.kind].explain(host, setting)
     return f"{MISSING}; {hint}" if hint else MISSING
 

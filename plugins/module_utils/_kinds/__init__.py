@@ -10,7 +10,13 @@ from typing import Any, Protocol
 
 from ansible_collections.gpu_fleet.node.plugins.module_utils._host import Host
 from ansible_collections.gpu_fleet.node.plugins.module_utils._kinds import _sysctl, _sysfs
-from ansible_collections.gpu_fleet.node.plugins.module_utils._model import Atom, Setting, TuningError
+from ansible_collections.gpu_fleet.node.plugins.module_utils._model import (
+    Atom,
+    Content,
+    FileState,
+    Setting,
+    TuningError,
+)
 
 
 class Kind(Protocol):
@@ -18,6 +24,7 @@ class Kind(Protocol):
 
     NAME: str
     RANK: int  # kinds are applied in ascending and taken back in descending order
+    NO_LIVE: str | None  # why settings of this kind have no live view, or None
 
     def declare(self, set_name: str, options: Sequence[Mapping[str, Any]]) -> tuple[Setting, ...]:
         """Turn the declared options into settings in normal form, or refuse them."""
@@ -43,10 +50,10 @@ class Kind(Protocol):
     def write(self, host: Host, place: str, state: str) -> None:
         """Give the live atom this state."""
 
-    def files(self, set_name: str, stored: Mapping[str, str]) -> dict[str, bytes]:
-        """Return our files, by path, that make these values (by setting key) survive a reboot."""
+    def files(self, settings: Sequence[Setting]) -> dict[str, Content]:
+        """Return our files, by path, that make these settings of one set survive a reboot."""
 
-    def parse(self, content: bytes) -> dict[str, str]:
+    def parse(self, path: str, state: FileState) -> dict[str, str]:
         """Return the values, by setting key, that a file of ours holds."""
 
     def persistence(self, host: Host) -> str | None:

@@ -14,9 +14,10 @@ from typing import Any
 
 from ansible_collections.gpu_fleet.node.plugins.module_utils._host import Host
 from ansible_collections.gpu_fleet.node.plugins.module_utils._kinds import _values
-from ansible_collections.gpu_fleet.node.plugins.module_utils._model import Setting, TuningError
+from ansible_collections.gpu_fleet.node.plugins.module_utils._model import Content, FileState, Setting, TuningError
 
 NAME = "sysctl"
+NO_LIVE = None
 RANK = 20  # after sysfs: a new THP mode makes the kernel compute vm.min_free_kbytes again
 
 HEADER = "# Written by gpu_fleet.node for the set {}; changes made here are undone by the next run.\n"
@@ -165,17 +166,20 @@ def write(host: Host, key: str, state: str) -> None:
         host.poke(location(key), state)
 
 
-def files(set_name: str, stored: Mapping[str, str]) -> dict[str, bytes]:
+def files(settings: Sequence[Setting]) -> dict[str, Content]:
     """Return our file: its name sorts after those of all others, since the last base name wins."""
-    if not stored:
+    if not settings:
         return {}
-    lines = [HEADER.format(set_name)] + [f"{key} = {value}\n" for key, value in sorted(stored.items())]
-    return {f"/etc/sysctl.d/zz-gpu-fleet-{set_name}.conf": "".join(lines).encode()}
+    name = settings[0].set_name
+    lines = [HEADER.format(name)] + sorted(f"{setting.key} = {setting.value}\n" for setting in settings)
+    return {f"/etc/sysctl.d/zz-gpu-fleet-{name}.conf": Content("".join(lines).encode())}
 
 
-def parse(content: bytes) -> dict[str, str]:
+def parse(_path: str, state: FileState) -> dict[str, str]:
     """Return the values that a file of ours holds."""
-    pairs = (line.partition("=") for line in content.decode("utf-8", "replace").splitlines() if line[:1] not in "#;")
+    pairs = (
+        line.partition("=") for line in state.content.decode("utf-8", "replace").splitlines() if line[:1] not in "#;"
+    )
     return {key.strip(): _values.one_line(value) for key, equals, value in pairs if equals}
 
 

@@ -11,9 +11,10 @@ from typing import Any
 
 from ansible_collections.gpu_fleet.node.plugins.module_utils._host import Host
 from ansible_collections.gpu_fleet.node.plugins.module_utils._kinds import _values
-from ansible_collections.gpu_fleet.node.plugins.module_utils._model import Setting, TuningError
+from ansible_collections.gpu_fleet.node.plugins.module_utils._model import Content, FileState, Setting, TuningError
 
 NAME = "sysfs"
+NO_LIVE = None
 RANK = 10  # before sysctl: a new THP mode makes the kernel compute vm.min_free_kbytes again
 
 HEADER = "# Written by gpu_fleet.node for the set {}; changes made here are undone by the next run.\n"
@@ -81,23 +82,23 @@ def write(host: Host, path: str, state: str) -> None:
     host.poke(path, state)
 
 
-def files(set_name: str, stored: Mapping[str, str]) -> dict[str, bytes]:
+def files(settings: Sequence[Setting]) -> dict[str, Content]:
     """Return our file: its name sorts before those of all others, since the first base name wins."""
-    if not stored:
+    if not settings:
         return {}
-    lines = [HEADER.format(set_name)] + [
-        f"w {path} - - - - {_escape(value)}\n" for path, value in sorted(stored.items())
-    ]
-    return {f"/etc/tmpfiles.d/00-gpu-fleet-{set_name}.conf": "".join(lines).encode()}
+    name = settings[0].set_name
+    lines = [HEADER.format(name)] + sorted(f"w {one.key} - - - - {_escape(one.value)}\n" for one in settings)
+    return {f"/etc/tmpfiles.d/00-gpu-fleet-{name}.conf": Content("".join(lines).encode())}
 
 
 def _escape(value: str) -> str:
     return value.replace("\\", "\\\\").replace("%", "%%")
 
 
-def parse(content: bytes) -> dict[str, str]:
+def parse(_path: str, state: FileState) -> dict[str, str]:
     """Return the values that a file of ours holds."""
-    rows = (line.split(None, 6) for line in content.decode("utf-8", "replace").splitlines() if line.startswith("w "))
+    lines = state.content.decode("utf-8", "replace").splitlines()
+    rows = (line.split(None, 6) for line in lines if line.startswith("w "))
     return {row[1]: _values.one_line(row[6].replace("%%", "%").replace("\\\\", "\\")) for row in rows if len(row) == 7}
 
 
