@@ -59,7 +59,8 @@ class Host:
         """Return where `path` really lies, following links as the host itself would, never out of its tree."""
         if self.root == "/":
             return path
-        done, todo, hops = [], path.split("/"), 0
+        done: list[str] = []
+        todo, hops = path.split("/"), 0
         while todo:
             part = todo.pop(0)
             if part in ("", "."):

@@ -14,7 +14,13 @@ from typing import Any
 
 from ansible_collections.gpu_fleet.node.plugins.module_utils._host import Host
 from ansible_collections.gpu_fleet.node.plugins.module_utils._kinds import _values
-from ansible_collections.gpu_fleet.node.plugins.module_utils._model import Content, FileState, Setting, TuningError
+from ansible_collections.gpu_fleet.node.plugins.module_utils._model import (
+    Content,
+    FileState,
+    Rule,
+    Setting,
+    TuningError,
+)
 
 NAME = "sysctl"
 NO_LIVE = None
@@ -73,7 +79,8 @@ def declare(set_name: str, options: Sequence[Mapping[str, Any]]) -> tuple[Settin
 def _declare(set_name: str, option: Mapping[str, Any]) -> Setting:
     key = canonical(option["key"])
     value = _values.clean(key, option)
-    rule, one_way = option.get("rule") or "exact", bool(option.get("one_way"))
+    rule: Rule = option.get("rule") or "exact"
+    one_way = bool(option.get("one_way"))
     if key in ACTIONS:
         raise TuningError(f"{key}: {WRITE_ONLY}")
     if key in ONE_WAY and ONE_WAY[key] in (None, value) and not one_way:
@@ -171,15 +178,14 @@ def files(settings: Sequence[Setting]) -> dict[str, Content]:
     if not settings:
         return {}
     name = settings[0].set_name
-    lines = [HEADER.format(name)] + sorted(f"{setting.key} = {setting.value}\n" for setting in settings)
+    lines = [HEADER.format(name), *sorted(f"{one.key} = {one.value}\n" for one in settings)]
     return {f"/etc/sysctl.d/zz-gpu-fleet-{name}.conf": Content("".join(lines).encode())}
 
 
 def parse(_path: str, state: FileState) -> dict[str, str]:
     """Return the values that a file of ours holds."""
-    pairs = (
-        line.partition("=") for line in state.content.decode("utf-8", "replace").splitlines() if line[:1] not in "#;"
-    )
+    lines = state.content.decode("utf-8", "replace").splitlines()
+    pairs = (line.partition("=") for line in lines if line[:1] not in "#;")
     return {key.strip(): _values.one_line(value) for key, equals, value in pairs if equals}
 
 

@@ -11,7 +11,13 @@ from typing import Any
 
 from ansible_collections.gpu_fleet.node.plugins.module_utils._host import Host
 from ansible_collections.gpu_fleet.node.plugins.module_utils._kinds import _values
-from ansible_collections.gpu_fleet.node.plugins.module_utils._model import Content, FileState, Setting, TuningError
+from ansible_collections.gpu_fleet.node.plugins.module_utils._model import (
+    Content,
+    FileState,
+    Rule,
+    Setting,
+    TuningError,
+)
 
 NAME = "sysfs"
 NO_LIVE = None
@@ -33,7 +39,7 @@ def _declare(set_name: str, option: Mapping[str, Any]) -> Setting:
     if not PATH.fullmatch(path) or ".." in path.split("/"):
         raise TuningError(f"sysfs path {path!r}: is not a plain path below /sys")
     value = _values.clean(path, option)
-    rule = option.get("rule") or "exact"
+    rule: Rule = option.get("rule") or "exact"
     if rule == "at_least":
         _values.numbers(path, value)
     return Setting(set_name, NAME, path, value, rule, when_missing=option.get("when_missing"))
@@ -87,7 +93,7 @@ def files(settings: Sequence[Setting]) -> dict[str, Content]:
     if not settings:
         return {}
     name = settings[0].set_name
-    lines = [HEADER.format(name)] + sorted(f"w {one.key} - - - - {_escape(one.value)}\n" for one in settings)
+    lines = [HEADER.format(name), *sorted(f"w {one.key} - - - - {_escape(one.value)}\n" for one in settings)]
     return {f"/etc/tmpfiles.d/00-gpu-fleet-{name}.conf": Content("".join(lines).encode())}
 
 
