@@ -15,6 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 HOME = ROOT / ".ansible" / "sanity"
 NOTHING_RAN = "All targets skipped"
+VERSIONED = re.compile(r"python3\.\d+")
 MISSING_BOOTSTRAP = re.compile(r"manually downloaded and saved to: (?P<path>\S+\.py)")
 
 # What ansible-test wants from the file that it could not download: pip in an environment made without it.
@@ -40,17 +41,17 @@ def copy_tree(target: Path) -> None:
 
 def starts(python: Path) -> bool:
     """Whether it is a Python that runs: a version manager's stand-in for one that is not chosen does not."""
-    return (
-        subprocess.run([python, "-c", ""], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False).returncode
-        == 0
-    )
+    quiet = subprocess.DEVNULL
+    return subprocess.run([python, "-c", ""], stdout=quiet, stderr=quiet, check=False).returncode == 0
 
 
 def working_path(path: str) -> str:
     """Leave out the folders that hold a versioned Python which does not start: ansible-test would run each and stop."""
     folders = [folder for folder in path.split(os.pathsep) if folder]
-    pythons = {folder: Path(folder).glob("python3.[0-9]*[0-9]") for folder in folders}
-    return os.pathsep.join(folder for folder in folders if all(starts(python) for python in pythons[folder]))
+    pythons = {
+        name: [path for path in Path(name).glob("python3.*") if VERSIONED.fullmatch(path.name)] for name in folders
+    }
+    return os.pathsep.join(name for name in folders if all(starts(python) for python in pythons[name]))
 
 
 def prepare_home() -> dict[str, str]:
