@@ -14,19 +14,21 @@ from testinfra.host import Host
 
 
 @pytest.fixture(scope="module")
-def wanted(host: Host) -> dict[str, str]:
-    """Return the values that must be in force, by path."""
+def variables(host: Host) -> dict[str, Any]:
+    """Return the inventory's own variables of the host."""
     inventory = Path(os.environ["MOLECULE_SCENARIO_DIRECTORY"], "inventory.yml")
-    hosts: dict[str, Any] = yaml.safe_load(inventory.read_text(encoding="utf-8"))["gpu_nodes"]["hosts"]
-    return dict(hosts[host.backend.get_hostname()].get("lab_live", {}))
+    hosts: dict[str, dict[str, Any]] = yaml.safe_load(inventory.read_text(encoding="utf-8"))["gpu_nodes"]["hosts"]
+    return hosts[host.backend.get_hostname()]
 
 
 @pytest.fixture(scope="module")
-def wanted_keys(wanted: dict[str, str]) -> dict[str, str]:
-    """Return the kernel values among them, by key; a floor that the host exceeds by itself is not in our file."""
-    keys = {
-        path[len("/proc/sys/") :].replace("/", "."): value
-        for path, value in wanted.items()
-        if path.startswith("/proc/sys/")
-    }
-    return {key: value for key, value in keys.items() if key not in ("kernel.pid_max", "vm.dirty_ratio")}
+def live(variables: dict[str, Any]) -> dict[str, str]:
+    """Return the values that must be in force, by path."""
+    return dict(variables["lab_live"])
+
+
+@pytest.fixture(scope="module")
+def stored(live: dict[str, str], variables: dict[str, Any]) -> dict[str, str]:
+    """Return those of them that our files must hold."""
+    by_itself = variables.get("lab_by_itself", [])
+    return {path: value for path, value in live.items() if path not in by_itself}
