@@ -185,6 +185,9 @@ conflicts:
     source:
       description: The file and line, unit, profile or boot-line word.
       type: str
+    stage:
+      description: When it acts, one of V(boot_line), V(boot_file), V(late), V(manager) and V(by_hand).
+      type: str
     wins_at_boot:
       description: V(ours), V(theirs), V(another) or V(unknown).
       type: str

@@ -101,7 +101,7 @@ def conflicts(one: Decision) -> list[Row]:
     setting, path, writers = one.view.setting, one.view.path, one.view.writers
     boot = one.view.boot(one.stored)
     return [
-        _row(one, theirs=writer.value, source=writer.source, wins_at_boot=_wins(boot, writer))
+        _row(one, theirs=writer.value, source=writer.source, stage=writer.stage, wins_at_boot=_wins(boot, writer))
         for writer in _boot.conflicts(setting, one.stored, path, writers)
     ]
 
@@ -116,7 +116,7 @@ def sentence(row: Row) -> str:
     """Return a conflict as a warning: what, whose, who wins, what to do."""
     theirs = "a value that is not understood" if row["theirs"] is None else row["theirs"]
     end = {
-        "ours": "ours wins at boot, but theirs comes back when it is applied by hand",
+        "ours": "ours wins at boot, but theirs may come back in between",
         "theirs": "theirs wins at the next boot",
         "another": "neither wins at the next boot",
         "unknown": "who wins at the next boot is unknown",

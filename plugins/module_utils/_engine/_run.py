@@ -72,7 +72,7 @@ def _refuse(one: Decision, strict: bool) -> None:
             f"{setting.key}: is to be {setting.value}, but {winner.source} says {winner.value} and wins over "
             f"{one.view.path} at the next boot; take the key out of that file"
         )
-    rivals = _report.conflicts(one) if strict else []
+    rivals = [row for row in _report.conflicts(one) if strict and row["stage"] in ("late", "manager")]
     if rivals:
         raise TuningError(f"{_report.sentence(rivals[0])} (strict is set)")
 
@@ -92,4 +92,5 @@ def _warnings(made: Plan, notes: list[str]) -> list[str]:
         if not one.applicable and "?" in (one.reason or "")
     ]
     found += sorted({one.view.persistence for one in made.decisions if one.held and one.view.persistence is not None})
-    return found + [_report.sentence(row) for one in made.decisions for row in _report.conflicts(one)]
+    rows = (row for one in made.decisions for row in _report.conflicts(one))
+    return found + [_report.sentence(row) for row in rows if row["stage"] != "boot_line"]

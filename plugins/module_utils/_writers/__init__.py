@@ -1,0 +1,43 @@
+# Copyright: (c) 2026, the gpu_fleet.node contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Find everybody else on the host who sets one of our settings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ansible_collections.gpu_fleet.node.plugins.module_utils._host import Host
+from ansible_collections.gpu_fleet.node.plugins.module_utils._model import Setting, Writer
+from ansible_collections.gpu_fleet.node.plugins.module_utils._writers import (
+    _boot_line,
+    _scripts,
+    _sysctl_files,
+    _tmpfiles,
+    _tuned,
+    _udev,
+)
+
+
+def search(host: Host, settings: Sequence[Setting]) -> tuple[Writer, ...]:
+    """Return the other owners of the settings; each place on the host is read once."""
+    kinds = {setting.kind for setting in settings}
+    if not kinds & {"sysctl", "sysfs"}:
+        return ()
+    words, scripts, rules, tuned = _boot_line.read(host), _scripts.read(host), _udev.read(host), _tuned.read(host)
+    lines = _sysctl_files.read(host) if "sysctl" in kinds else []
+    items = _tmpfiles.read(host) if "sysfs" in kinds else []
+
+    def of(setting: Setting) -> Iterator[Writer]:
+        yield from _boot_line.writers(setting, words)
+        if setting.kind == "sysctl":
+            yield from _sysctl_files.writers(setting, lines)
+            yield from _sysctl_files.by_hand(host, setting, tuned is not None and tuned.reapplies)
+        if setting.kind == "sysfs":
+            yield from _tmpfiles.writers(setting, items)
+        yield from _scripts.writers(host, setting, scripts)
+        yield from _udev.writers(host, setting, rules)
+        if tuned is not None:
+            yield from _tuned.writers(host, setting, tuned)
+
+    return tuple(writer for setting in settings if setting.kind in ("sysctl", "sysfs") for writer in of(setting))
