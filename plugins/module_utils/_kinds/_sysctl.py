@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ansible_collections.gpu_fleet.node.plugins.module_utils._host import Host
-from ansible_collections.gpu_fleet.node.plugins.module_utils._kinds import _values
+from ansible_collections.gpu_fleet.node.plugins.module_utils._kinds import _start, _values
 from ansible_collections.gpu_fleet.node.plugins.module_utils._model import (
     Content,
     FileState,
@@ -27,7 +27,6 @@ NO_LIVE = None
 RANK = 20  # after sysfs: a new THP mode makes the kernel compute vm.min_free_kbytes again
 
 HEADER = "# Written by gpu_fleet.node for the set {}; changes made here are undone by the next run.\n"
-PROGRAMS = ("/usr/lib/systemd/systemd-sysctl", "/lib/systemd/systemd-sysctl", "/usr/sbin/sysctl", "/sbin/sysctl")
 KEY = re.compile(r"[A-Za-z0-9_@:-]+(?:[./][A-Za-z0-9_@:-]+)+")
 
 # Writing one of a pair makes the other read 0 (mm/page-writeback.c), so both are one atom, named after the first. Its
@@ -191,6 +190,6 @@ def parse(_path: str, state: FileState) -> dict[str, str]:
 
 def persistence(host: Host) -> str | None:
     """Return why nothing on this host applies our file at boot, or None."""
-    if any(host.mode(program) is not None for program in PROGRAMS):
+    if _start.systemd(host) or _start.sysctl_service(host):
         return None
-    return "this host has neither systemd-sysctl nor sysctl, so nothing applies sysctl.d at boot"
+    return "sysctl.d: is not applied at boot, since neither systemd nor a sysctl service starts this host"

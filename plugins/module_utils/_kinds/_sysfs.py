@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ansible_collections.gpu_fleet.node.plugins.module_utils._host import Host
-from ansible_collections.gpu_fleet.node.plugins.module_utils._kinds import _values
+from ansible_collections.gpu_fleet.node.plugins.module_utils._kinds import _start, _values
 from ansible_collections.gpu_fleet.node.plugins.module_utils._model import (
     Content,
     FileState,
@@ -24,7 +24,6 @@ NO_LIVE = None
 RANK = 10  # before sysctl: a new THP mode makes the kernel compute vm.min_free_kbytes again
 
 HEADER = "# Written by gpu_fleet.node for the set {}; changes made here are undone by the next run.\n"
-PROGRAMS = ("/usr/bin/systemd-tmpfiles", "/bin/systemd-tmpfiles")
 PATH = re.compile(r"/sys(/[A-Za-z0-9_.:@,+-]+)+")  # no blanks, globs or escapes: tmpfiles.d would read them
 CHOSEN = re.compile(r"\[([^\]\s]+)\]")
 
@@ -110,6 +109,6 @@ def parse(_path: str, state: FileState) -> dict[str, str]:
 
 def persistence(host: Host) -> str | None:
     """Return why nothing on this host applies our file at boot, or None."""
-    if any(host.mode(program) is not None for program in PROGRAMS):
-        return None
-    return "this host has no systemd-tmpfiles, so nothing applies tmpfiles.d at boot"
+    return (
+        None if _start.systemd(host) else "tmpfiles.d: is not applied at boot, since systemd does not start this host"
+    )

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ansible_collections.gpu_fleet.node.plugins.module_utils._host import Host
+from ansible_collections.gpu_fleet.node.plugins.module_utils._kinds import _start
 from ansible_collections.gpu_fleet.node.plugins.module_utils._kinds._sysctl import BYTES_OF, FACES
 from ansible_collections.gpu_fleet.node.plugins.module_utils._kinds._values import one_line
 from ansible_collections.gpu_fleet.node.plugins.module_utils._model import Setting, Writer
@@ -109,7 +110,7 @@ def by_hand(host: Host, setting: Setting, tuned: bool) -> Iterator[Writer]:
     value, source = value_for(setting, found[-1]), f"{HAND}:{found[-1].number}"
     if tuned:
         yield Writer("sysctl", setting.key, value, f"{source} (which TuneD applies last)", "late")
-    elif not any(host.mode(f"{folder}/systemd/systemd-sysctl") is not None for folder in ("/usr/lib", "/lib")):
+    elif not _start.systemd(host):
         yield Writer("sysctl", setting.key, value, source, "boot_file", order="\uffff")
     else:
         yield Writer("sysctl", setting.key, value, f"{source} (which sysctl --system reads last)", "by_hand")

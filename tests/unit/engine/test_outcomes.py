@@ -512,7 +512,7 @@ def test_links_in_an_image_stay_in_it(host: Box, tmp_path: Path) -> None:
 
 
 def test_a_host_without_systemd_says_what_is_missing(tmp_path: Path) -> None:
-    host = build(tmp_path, **{"/usr/lib/systemd/systemd-sysctl": None, "/usr/bin/systemd-tmpfiles": None})
+    host = build(tmp_path, **{"/run/systemd/system/keep": None})
     result = tune(host, sysctl(vm__swappiness="1"), thp(enabled="never"))
     assert live(host, "/proc/sys/vm/swappiness") == "1"
     assert len([text for text in result["warned"] if "at boot" in text]) == 2

@@ -19,7 +19,7 @@ from ansible_collections.gpu_fleet.node.plugins.module_utils._model import Setti
 
 CASES = Path(__file__).parent / "cases"
 OURS = {"sysctl": "/etc/sysctl.d/zz-gpu-fleet-memory.conf", "sysfs": "/etc/tmpfiles.d/00-gpu-fleet-pages.conf"}
-SYSTEMD = {"/usr/lib/systemd/systemd-sysctl": ""}
+SYSTEMD = {"/run/systemd/system/keep": ""}
 
 
 def cases() -> list[Any]:
