@@ -1,0 +1,107 @@
+# Copyright: (c) 2026, the gpu_fleet.node contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the roles hand to the engine, evaluated by Ansible itself, for the variables of a host."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[2]
+THP = "/sys/kernel/mm/transparent_hugepage"
+DEFAULTS = [
+    ("sysfs", f"{THP}/enabled", "madvise", "never"),
+    ("sysfs", f"{THP}/defrag", "madvise", "never"),
+    ("sysctl", "vm.swappiness", "10", None),
+    ("sysctl", "vm.max_map_count", "1048576", "at_least"),
+    ("sysctl", "kernel.pid_max", "4194304", "at_least"),
+]
+CASES: dict[str, tuple[dict[str, Any], list[tuple[str, str, str, str | None]]]] = {
+    "the defaults": ({}, DEFAULTS),
+    "nothing at all": (
+        {
+            "tune_thp_enabled": "",
+            "tune_thp_defrag": "",
+            "tune_sysctl_swappiness": "",
+            "tune_sysctl_minimums": {},
+        },
+        [],
+    ),
+    "never brings shared memory along": (
+        {"tune_thp_enabled": "never", "tune_thp_defrag": ""},
+        [
+            ("sysfs", f"{THP}/enabled", "never", "never"),
+            ("sysfs", f"{THP}/shmem_enabled", "never", "never"),
+            *DEFAULTS[2:],
+        ],
+    ),
+    "never with shared memory named": (
+        {"tune_thp_enabled": "never", "tune_thp_defrag": "", "tune_thp_shmem_enabled": "advise"},
+        [
+            ("sysfs", f"{THP}/enabled", "never", "never"),
+            ("sysfs", f"{THP}/shmem_enabled", "advise", "never"),
+            *DEFAULTS[2:],
+        ],
+    ),
+    "khugepaged and sizes": (
+        {
+            "tune_thp_khugepaged": {"max_ptes_none": 0, "defrag": 1},
+            "tune_thp_sizes": {"64kB": "madvise", "2048kB": "inherit"},
+        },
+        [
+            *DEFAULTS[:2],
+            ("sysfs", f"{THP}/hugepages-64kB/enabled", "madvise", "never"),
+            ("sysfs", f"{THP}/hugepages-2048kB/enabled", "inherit", "never"),
+            ("sysfs", f"{THP}/khugepaged/max_ptes_none", "0", None),
+            ("sysfs", f"{THP}/khugepaged/defrag", "1", None),
+            *DEFAULTS[2:],
+        ],
+    ),
+    "values, floors and consent": (
+        {
+            "tune_sysctl_values": {"vm.swappiness": 1, "kernel.sem": "250\t32000", "kernel.kexec_load_disabled": 1},
+            "tune_sysctl_minimums": {"net.core.somaxconn": 4096},
+            "tune_sysctl_one_way": ["kernel.kexec_load_disabled"],
+        },
+        [
+            *DEFAULTS[:2],
+            ("sysctl", "vm.swappiness", "1", None),
+            ("sysctl", "kernel.sem", "250\t32000", None),
+            ("sysctl", "kernel.kexec_load_disabled", "1", "one_way"),
+            ("sysctl", "net.core.somaxconn", "4096", "at_least"),
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_the_roles_declare(case: str, tmp_path: Path) -> None:
+    variables, expected = CASES[case]
+    answer = tmp_path / "sets.json"
+    options = ["-e", json.dumps({**variables, "answer": str(answer)}), "-c", "local", "-i", "localhost,"]
+    interpreter = ["-e", f"ansible_python_interpreter={sys.executable}"]
+    done = subprocess.run(
+        [sys.executable, "-m", "ansible.cli.playbook", *options, *interpreter, str(HERE / "sets.yml")],
+        env={**os.environ, "ANSIBLE_COLLECTIONS_PATH": str(ROOT / ".ansible" / "collections"), "LC_ALL": "C.UTF-8"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    thp, sysctl = json.loads(answer.read_text())
+    assert (thp["name"], sysctl["name"]) == ("tune_thp", "tune_sysctl")
+    rows = [("sysfs", one["path"], str(one["value"]), one.get("when_missing")) for one in thp["sysfs"]]
+    rows += [("sysctl", one["key"], str(one["value"]), _rule(one)) for one in sysctl["sysctl"]]
+    assert sorted(rows, key=str) == sorted(expected, key=str)
+
+
+def _rule(one: dict[str, Any]) -> str | None:
+    return "one_way" if one.get("one_way") else one.get("rule")
