@@ -12,7 +12,8 @@ version_added: 0.1.0
 author: the gpu_fleet.node contributors (@gpu-fleet)
 description:
   - Returns the hosts that a pattern names, for use as C(hosts) of a play.
-  - Fails if any part of the pattern is neither a group nor a host, also a part that only excludes hosts.
+  - Fails if any part of the pattern is neither a group nor a host, also a part that only excludes hosts, or if a
+    wildcard such as V(a*) matches the group C(all) by its name.
   - Without a pattern it returns the group C(gpu_nodes), or the only host of an inventory with exactly one.
 options:
   _terms:
@@ -33,6 +34,8 @@ _raw:
   elements: str
 """
 
+import fnmatch
+import re
 from typing import Any
 
 from ansible.errors import AnsibleLookupError
@@ -58,6 +61,13 @@ class LookupModule(LookupBase):
         return manager
 
 
+def _means_all(pattern: str) -> bool:
+    """Tell whether a pattern matches the group `all` by its name, as a* does: Ansible would take the whole inventory."""
+    if pattern.startswith("~"):
+        return re.match(pattern[1:], "all") is not None
+    return fnmatch.fnmatchcase("all", pattern)
+
+
 def _default(groups: dict[str, list[str]]) -> list[str]:
     hosts = groups.get("gpu_nodes") or (groups.get("all", []) if len(groups.get("all", [])) == 1 else [])
     if not hosts:
@@ -71,6 +81,10 @@ def _default(groups: dict[str, list[str]]) -> list[str]:
 def _named(manager: InventoryManager, groups: dict[str, list[str]], parts: list[str]) -> list[str]:
     for part in parts:
         name = part.lstrip("!&")
+        if name not in ("all", "*") and _means_all(name):
+            raise AnsibleLookupError(
+                f"tune_hosts: {name!r} also matches the group all, and with it every host; nothing is touched, write it narrower"
+            )
         if name not in groups and not manager.list_hosts(name):
             raise AnsibleLookupError(
                 f"tune_hosts: {name!r} names neither a group nor a host of the inventory; nothing is touched"

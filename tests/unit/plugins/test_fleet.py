@@ -1,0 +1,116 @@
+# Copyright: (c) 2026, the gpu_fleet.node contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Which hosts a fleet playbook works on, and the table it ends with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from ansible.errors import AnsibleError
+from ansible.parsing.dataloader import DataLoader
+from ansible_collections.gpu_fleet.node.plugins.filter.fleet_table import fleet_table
+from ansible_collections.gpu_fleet.node.plugins.lookup.fleet_hosts import LookupModule
+
+FLEET = {
+    "all": ["a1", "a2", "b1", "cpu"],
+    "ungrouped": [],
+    "gpu_nodes": ["a1", "a2", "b1"],
+    "drained": ["a2"],
+    "empty": [],
+}
+
+
+def hosts(groups: dict[str, list[str]], pattern: Any = "") -> list[str]:
+    """Ask the lookup the way a play does."""
+    found: list[str] = LookupModule(loader=DataLoader()).run([pattern], variables={"groups": groups})
+    return found
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("", ["a1", "a2", "b1"]),
+        (None, ["a1", "a2", "b1"]),
+        ("gpu_nodes", ["a1", "a2", "b1"]),
+        ("all", ["a1", "a2", "b1", "cpu"]),
+        ("cpu", ["cpu"]),
+        ("*", ["a1", "a2", "b1", "cpu"]),
+        ("a?", ["a1", "a2"]),
+        ("~[ab]1", ["a1", "b1"]),
+        ("gpu_nodes:!drained", ["a1", "b1"]),
+        ("gpu_nodes,!drained", ["a1", "b1"]),
+        ("gpu_nodes:&drained", ["a2"]),
+        ("gpu_nodes:!empty", ["a1", "a2", "b1"]),
+        ("gpu_nodes[0]", ["a1"]),
+    ],
+)
+def test_hosts(pattern: str | None, expected: list[str]) -> None:
+    assert hosts(FLEET, pattern) == expected
+
+
+@pytest.mark.parametrize(
+    ("pattern", "said"),
+    [
+        ("gpu_nodez", "'gpu_nodez' names neither"),
+        ("gpu_nodes:!draned", "'draned' names neither"),
+        ("gpu_nodes:&draned", "'draned' names neither"),
+        ("x*", "'x\\*' names neither"),
+        ("a*", "'a\\*' also matches the group all"),
+        ("~a.*", "also matches the group all"),
+        ("gpu_nodes:!a*", "also matches the group all"),
+        ("empty", "leaves no host"),
+        ("drained:!drained", "leaves no host"),
+    ],
+)
+def test_a_name_that_the_inventory_does_not_know_touches_nothing(pattern: str, said: str) -> None:
+    with pytest.raises(AnsibleError, match=f"tune_hosts: .*{said}.*nothing is touched|{said}.*nothing is touched"):
+        hosts(FLEET, pattern)
+
+
+def test_the_only_host_of_an_inventory_needs_no_group() -> None:
+    assert hosts({"all": ["one"], "ungrouped": ["one"]}) == ["one"]
+
+
+@pytest.mark.parametrize("groups", [{"all": ["a", "b"]}, {"all": []}, {}, {"all": ["a", "b"], "gpu_nodes": []}])
+def test_without_the_group_a_larger_inventory_is_never_taken_whole(groups: dict[str, list[str]]) -> None:
+    with pytest.raises(AnsibleError, match="nothing is touched"):
+        hosts(groups)
+
+
+RESULT: dict[str, Any] = {"changes": [], "pending": [], "conflicts": [], "not_applicable": []}
+LOST = {"key": "/sys/kernel/mm/transparent_hugepage/enabled", "wins_at_boot": "theirs"}
+
+
+@pytest.mark.parametrize(
+    ("result", "cells"),
+    [
+        (RESULT, ["0", "0", "0", "-", "ok"]),
+        ({**RESULT, "changes": [1, 2]}, ["2", "0", "0", "-", "ok"]),
+        ({**RESULT, "conflicts": [LOST]}, ["0", "0", "1", "-", "conflict: transparent_hugepage/enabled"]),
+        ({**RESULT, "conflicts": [{**LOST, "wins_at_boot": "ours"}]}, ["0", "0", "1", "-", "ok"]),
+        (
+            {**RESULT, "conflicts": [{**LOST, "wins_at_boot": "unknown"}]},
+            ["0", "0", "1", "-", "conflict: transparent_hugepage/enabled"],
+        ),
+        ({**RESULT, "pending": [{"key": "vm.x"}]}, ["0", "1", "0", "-", "pending: vm.x"]),
+        ({**RESULT, "not_applicable": [{"key": "vm.x"}]}, ["0", "0", "0", "-", "ok, not applicable: vm.x"]),
+        ({"failed": True, "msg": "no"}, ["-", "-", "-", "-", "failed: no"]),
+        ({"unreachable": True, "msg": "no"}, ["-", "-", "-", "-", "not reached"]),
+        ({}, ["-", "-", "-", "-", "not reached"]),
+        ({"in_sync": True, "drift": [], "conflicts": []}, ["-", "-", "0", "0", "in sync"]),
+        (
+            {"in_sync": False, "drift": [{"key": f"vm.{n}", "actual": "1"} for n in "abcde"], "conflicts": []},
+            ["-", "-", "0", "5", "drift: vm.a, vm.b, vm.c and 2 more"],
+        ),
+        (
+            {"in_sync": False, "drift": [{"key": "vm.a", "actual": "unknown"}], "conflicts": []},
+            ["-", "-", "0", "1", "unknown: vm.a"],
+        ),
+    ],
+)
+def test_the_table(result: dict[str, Any], cells: list[str]) -> None:
+    heading, line = fleet_table({"node-with-a-name": result})
+    assert heading.split() == ["host", "changed", "pending", "conflicts", "drift", "verdict"]
+    assert line.split(None, 5) == ["node-with-a-name", *cells]
+    assert [line.index(cell) for cell in cells[-1:]] == [heading.index("verdict")]
