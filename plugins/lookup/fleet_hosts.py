@@ -62,7 +62,7 @@ class LookupModule(LookupBase):
 
 
 def _means_all(pattern: str) -> bool:
-    """Tell whether a pattern matches the group `all` by its name, as a* does: Ansible would take the whole inventory."""
+    """Tell whether a pattern matches the group `all` by its name, as a* does: Ansible would take every host."""
     if pattern.startswith("~"):
         return re.match(pattern[1:], "all") is not None
     return fnmatch.fnmatchcase("all", pattern)
@@ -83,12 +83,10 @@ def _named(manager: InventoryManager, groups: dict[str, list[str]], parts: list[
         name = part.lstrip("!&")
         if name not in ("all", "*") and _means_all(name):
             raise AnsibleLookupError(
-                f"tune_hosts: {name!r} also matches the group all, and with it every host; nothing is touched, write it narrower"
+                f"tune_hosts: {name!r} also matches the group all, so every host; nothing is touched, write it narrower"
             )
         if name not in groups and not manager.list_hosts(name):
-            raise AnsibleLookupError(
-                f"tune_hosts: {name!r} names neither a group nor a host of the inventory; nothing is touched"
-            )
+            raise AnsibleLookupError(f"tune_hosts: {name!r} names neither a group nor a host; nothing is touched")
     hosts = [host.name for host in manager.list_hosts(parts)]
     if not hosts:
         raise AnsibleLookupError(f"tune_hosts: {','.join(parts)!r} leaves no host; nothing is touched")
