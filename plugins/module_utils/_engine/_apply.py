@@ -15,15 +15,18 @@ from ansible_collections.gpu_fleet.node.plugins.module_utils._engine._plan impor
 from ansible_collections.gpu_fleet.node.plugins.module_utils._host import Host
 from ansible_collections.gpu_fleet.node.plugins.module_utils._model import TuningError
 
+CUT_SHORT = "the last run of this host was cut short; what it had changed is undone first"
+
 
 def apply(host: Host, plan: Plan) -> None:
     """Make the plan true, with the originals durable on disk before the first write."""
     if plan.steps:
         _begin(host, plan)
     try:
-        for step in plan.steps:
-            _atoms.write(host, step.atom, step.after, step.folders)
-        _verify(host, plan.steps)
+        for steps in (plan.reversible, plan.one_way):
+            for step in steps:
+                _atoms.write(host, step.atom, step.after, step.folders)
+            _verify(host, steps)
         if plan.changes or plan.before.foreign:
             _journal.save(host, plan.after)
     except TuningError as error:
@@ -83,7 +86,7 @@ def recover(host: Host, journal: Journal) -> tuple[Journal, tuple[str, ...]]:
     host.sweep(_journal.PATH)
     if not journal.transaction:
         return journal, ()
-    entries, left = dict(journal.entries), []
+    entries, left = dict(journal.entries), [CUT_SHORT]
     for step in reversed(journal.transaction):
         if not _take_back(host, step):
             entries.setdefault(step.atom, Entry(step.set_name, step.before, step.after, folders=step.folders))

@@ -65,16 +65,17 @@ def _drift(one: Decision) -> list[Row]:
         found.append(_row(setting, "live", view.live, None))
     if one.held and view.stored != one.stored:
         found.append(_row(setting, "stored", view.stored, view.path))
-    if one.held and view.persistence is None:
-        boot = view.boot(view.stored)
-        if boot.value is None and boot.reason is not None:
-            found.append(_row(setting, "boot", "unknown", boot.reason))
-        elif boot.value is None or not _kept(setting, boot.value):
-            found.append(_row(setting, "boot", boot.value, boot.winner or "the kernel"))
+    boot = view.boot(view.stored)
+    if boot.value is None and boot.reason is not None and view.persistence is None and not view.missing:
+        found.append(_row(setting, "boot", "unknown", boot.reason))
+    elif one.held and view.persistence is None and not _kept(setting, boot.value):
+        found.append(_row(setting, "boot", boot.value, boot.winner or "the kernel"))
     return found
 
 
-def _kept(setting: Setting, value: str) -> bool:
+def _kept(setting: Setting, value: str | None) -> bool:
+    if value is None:
+        return False
     return _values.reaches(setting, value) if setting.rule == "at_least" else value == setting.value
 
 

@@ -25,9 +25,15 @@ class Plan:
 
     decisions: tuple[Decision, ...]
     releases: tuple[Release, ...]
-    steps: tuple[Step, ...]
+    reversible: tuple[Step, ...]
+    one_way: tuple[Step, ...]  # written when all else is done and verified, since nothing can undo them
     before: Journal
     after: Journal
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """Return all writes, in order."""
+        return self.reversible + self.one_way
 
     @property
     def changes(self) -> bool:
@@ -48,12 +54,13 @@ def plan(host: Host, wanted: Request, journal: Journal) -> Plan:
     order = sorted(free, key=lambda atom: (-_atoms.rank(atom), atom.key))
     releases = tuple(_release.release(host, atom, free[atom], wanted.force) for atom in order)
     writes = [one.step for one in releases if one.step is not None]
-    writes += [step for step, entry in held.values() if step.before != step.after]
+    writes += [step for step, entry in held.values() if step.before != step.after and not entry.one_way]
+    last = [step for step, entry in held.values() if step.before != step.after and entry.one_way]
     entries = {atom: entry for atom, entry in journal.entries.items() if atom not in free}
     entries.update({one.atom: one.entry for one in releases if one.kept})
     entries.update({atom: entry for atom, (step, entry) in held.items()})
     after = replace(journal, entries=entries, transaction=(), foreign=None)
-    return Plan(decisions, releases, tuple(writes), journal, after)
+    return Plan(decisions, releases, tuple(writes), tuple(last), journal, after)
 
 
 def _owners(wanted: Request, journal: Journal) -> None:

@@ -18,8 +18,6 @@ from ansible_collections.gpu_fleet.node.plugins.module_utils._engine._request im
 from ansible_collections.gpu_fleet.node.plugins.module_utils._host import Host
 from ansible_collections.gpu_fleet.node.plugins.module_utils._model import TuningError
 
-CUT_SHORT = "a run of this host was cut short; what it had changed is undone first"
-
 
 def tune(host: Host, params: Mapping[str, Any], check: bool) -> tuple[dict[str, Any], list[str]]:
     """Make the sets true, or take them back; return the result and the warnings."""
@@ -56,7 +54,7 @@ def _planned(host: Host, wanted: Request, journal: Journal) -> tuple[Plan, list[
     if wanted.strict and stuck:
         key, reason = stuck[0].atom.key, stuck[0].obstacle
         raise TuningError(f"{key}: cannot be given its original back ({reason}), and strict is set")
-    return made, [CUT_SHORT] if journal.transaction else []
+    return made, [_apply.CUT_SHORT] if journal.transaction else []
 
 
 def _refuse(one: Decision, strict: bool) -> None:

@@ -79,10 +79,10 @@ def _declare(set_name: str, option: Mapping[str, Any]) -> Setting:
     key = canonical(option["key"])
     value = _values.clean(key, option)
     rule: Rule = option.get("rule") or "exact"
-    one_way = bool(option.get("one_way"))
+    one_way = key in ONE_WAY and ONE_WAY[key] in (None, value)
     if key in ACTIONS:
         raise TuningError(f"{key}: {WRITE_ONLY}")
-    if key in ONE_WAY and ONE_WAY[key] in (None, value) and not one_way:
+    if one_way and not option.get("one_way"):
         raise TuningError(f"{key}: only a reboot takes {value} back; set one_way: true on it to agree to that")
     if rule == "at_least":
         _values.numbers(key, value)

@@ -249,7 +249,9 @@ def test_a_killed_run_is_recovered(tmp_path: Path, case: str, way: str) -> None:
             cut = [row for row in report["drift"] if "cut short" in str(row["by"])]
             assert bool(cut) == bool(_journal.load(host).transaction), f"write {n} of {total}"
         elif way == "next run":
-            tune(host, *now)
+            begun = bool(_journal.load(host).transaction)
+            warned = tune(host, *now)["warned"]
+            assert any("cut short" in text for text in warned) == begun
             assert picture(host) == picture(good), f"write {n} of {total}"
         else:
             tune(host, *GONE, state="absent")

@@ -148,6 +148,22 @@ def test_one_way_keys_need_consent_and_stay_pending(host: Box, tmp_path: Path) -
     assert not (tmp_path / JOURNAL).exists()
 
 
+def test_consent_for_an_ordinary_key_does_not_make_it_one_way(host: Box) -> None:
+    first = picture(host)
+    tune(host, {"name": "memory", "sysctl": [{"key": "vm.swappiness", "value": "1", "one_way": True}]})
+    tune(host, sysctl(), state="absent")
+    assert picture(host) == first
+
+
+def test_a_one_way_key_is_written_when_all_else_is_done_and_verified(host: Box) -> None:
+    first = picture(host)
+    host._kernel = lambda place, text: kernel(place, "200" if (place[-10:], text) == ("swappiness", "300") else text)
+    row = {"key": "kernel.kexec_load_disabled", "value": "1", "one_way": True}
+    with pytest.raises(TuningError, match="the host now says 200"):
+        tune(host, {"name": "memory", "sysctl": [row, {"key": "vm.swappiness", "value": "300"}]})
+    assert picture(host) == first
+
+
 # -- what can be written is found by trying ----------------------------------------------------------------------------
 
 
@@ -248,6 +264,13 @@ def test_a_floor_that_sinks_below_the_original_is_given_up(host: Box) -> None:
     tune(host, sysctl(floors={"vm.max_map_count": "1048576"}))
     tune(host, sysctl(floors={"vm.max_map_count": "1000"}))
     assert picture(host) == first
+
+
+def test_a_floor_with_a_writer_that_is_not_understood_is_not_in_sync(tmp_path: Path) -> None:
+    host = build(tmp_path, {"/etc/rc.local": "#!/bin/sh\nsysctl -w vm.max_map_count=$MAPS\n"})
+    (tmp_path / "etc/rc.local").chmod(0o755)
+    audit = inform(host, sysctl(floors={"vm.max_map_count": "1000"}))
+    assert [(row["view"], row["actual"]) for row in audit["drift"]] == [("boot", "unknown")]
 
 
 def test_a_floor_does_not_lower_what_another_file_gives_at_boot(tmp_path: Path) -> None:
