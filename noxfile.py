@@ -29,7 +29,9 @@ FLOOR_PYTHON = "3.9"
 
 nox.options.default_venv_backend = "none"
 nox.options.error_on_missing_interpreters = False
-nox.options.sessions = ["lint", "types", "unit", "docs", "build", "floor", "core_ends", "sanity"]
+nox.options.sessions = [
+    "lint", "types", "unit", "docs", "build", "floor", "core_ends", "sanity", "molecule_default", "molecule_vm",
+]  # fmt: skip
 
 
 def _pytest(session: nox.Session, *arguments: str) -> None:
