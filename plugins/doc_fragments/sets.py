@@ -89,6 +89,43 @@ options:
               - The value that holds on a host whose kernel lacks the attribute (V(never) for huge pages). If it is the
                 wanted one, such a host is already right; otherwise the setting is not applicable there.
             type: str
+      limits:
+        description:
+          - Limits of logins, kept in C(/etc/security/limits.d/zz-gpu-fleet-NAME.conf) and applied by pam_limits.
+            Services
+            do not read them.
+          - They have no live value. They take effect at the next login.
+        type: list
+        elements: dict
+        default: []
+        suboptions:
+          domain:
+            description:
+              - Who has the limit, as in limits.conf(5), V(*), a user, V(@group), V(%group) or a range of ids.
+                Neither V(*)
+                nor a group reaches root, which needs a line of its own.
+            type: str
+            required: true
+          type:
+            description:
+              - The limit, V(-) for both.
+            type: str
+            choices: [soft, hard, "-"]
+            default: "-"
+          item:
+            description:
+              - What is limited. A hard V(nofile) above C(fs.nr_open) is refused, since nobody could log in.
+            type: str
+            required: true
+            choices: [as, core, cpu, data, fsize, locks, maxlogins, maxsyslogins, memlock, msgqueue, nice, nofile,
+            nproc,
+              priority, rss, rtprio, sigpending, stack]
+          value:
+            description:
+              - A number in the unit of limits.conf(5) (KiB for memory), or V(unlimited), V(infinity) or V(-1),
+                which are one.
+            type: str
+            required: true
   root:
     description:
       - The tree to work on. In any other than V(/) (a mounted image) only files are read and written, and nothing

@@ -15,6 +15,8 @@ from ansible_collections.gpu_fleet.node.plugins.module_utils._model import Tunin
 
 Result = tuple[dict[str, Any], list[str]]
 RULES = ["exact", "at_least"]
+ITEMS = ["as", "core", "cpu", "data", "fsize", "locks", "maxlogins", "maxsyslogins", "memlock", "msgqueue", "nice"]
+ITEMS += ["nofile", "nproc", "priority", "rss", "rtprio", "sigpending", "stack"]
 
 
 def spec() -> dict[str, Any]:
@@ -31,10 +33,17 @@ def spec() -> dict[str, Any]:
         "rule": {"type": "str", "choices": RULES, "default": "exact"},
         "when_missing": {"type": "str"},
     }
+    limits = {
+        "domain": {"type": "str", "required": True},
+        "type": {"type": "str", "choices": ["soft", "hard", "-"], "default": "-"},
+        "item": {"type": "str", "required": True, "choices": ITEMS},
+        "value": {"type": "str", "required": True},
+    }
     kinds = {
         "name": {"type": "str", "required": True},
         "sysctl": {"type": "list", "elements": "dict", "default": [], "options": sysctl},
         "sysfs": {"type": "list", "elements": "dict", "default": [], "options": sysfs},
+        "limits": {"type": "list", "elements": "dict", "default": [], "options": limits},
     }
     return {
         "sets": {"type": "list", "elements": "dict", "required": True, "options": kinds},

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -153,6 +154,17 @@ class Host:
                 return OBSTACLES[error.errno]
             raise TuningError(f"{path}: cannot be opened for writing ({error.strerror})") from error
         return None
+
+    def allows(self, limit: int, hard: int) -> bool:
+        """Tell whether a process here can have this hard limit, found by trying in a child process."""
+        pid = os.fork()
+        if pid == 0:
+            try:
+                resource.setrlimit(limit, (resource.getrlimit(limit)[0], hard))
+            except (OSError, ValueError):
+                os._exit(1)
+            os._exit(0)
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
     # -- changing --------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from typing import Literal, Union
 
 Rule = Literal["exact", "at_least"]
 Outcome = Literal["ok", "changed", "not_applicable", "pending", "conflict", "failed"]
-Stage = Literal["boot_line", "boot_file", "late", "manager", "by_hand"]
+Stage = Literal["boot_line", "boot_file", "late", "manager", "by_hand", "specific"]
 
 
 class TuningError(Exception):
@@ -76,7 +76,7 @@ class Writer:
     key: str
     value: str | None  # None: the writer names the setting, but what it writes is not understood
     source: str  # what the operator is told: a file and line, a unit, a profile, a boot-line word
-    stage: Stage  # when it acts; a later stage wins at boot, and by hand is not at boot
+    stage: Stage  # when it acts, a later stage wins at boot; by hand is not at boot, and specific is for some users
     order: str = ""  # the base name of a file read at boot
     pattern: bool = False  # it names the setting by a glob
     rule: Rule = "exact"

@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from testinfra.host import Host
 
@@ -50,6 +52,12 @@ def test_files_of_ours_are_where_they_are_needed(
 ) -> None:
     needed = any(setting.startswith(reason) for setting in stored)
     assert host.run(f"stat -c '%U %G %a' {path}").stdout.strip() == (f"root root {mode}" if needed else "")
+
+
+@pytest.mark.parametrize("user", ["root", "nobody"])
+def test_a_login_has_the_limits(host: Host, variables: dict[str, Any], user: str) -> None:
+    asked = "ulimit -Sn; ulimit -Hn; ulimit -Sl; ulimit -Hl"
+    assert host.check_output(f"su -s /bin/sh {user} -c '{asked}'").split() == variables["lab_logins"]
 
 
 def test_vendor_s_file_is_left_alone(host: Host) -> None:

@@ -35,8 +35,8 @@ def decide(view: View) -> Decision:
         if setting.when_missing == setting.value:
             return Decision(view, False, True, f"{view.live_reason}, which amounts to {setting.value}")
         return Decision(view, False, False, view.live_reason)
-    if view.obstacle is not None and view.live is not None:
-        return Decision(view, False, satisfied(view, view.live), view.obstacle)
+    if view.obstacle is not None:
+        return Decision(view, False, view.live is not None and satisfied(view, view.live), view.obstacle)
     if setting.rule == "at_least":
         return _floor(view)
     return Decision(view, True, True, None, KINDS[setting.kind].wanted(setting), setting.value)

@@ -48,7 +48,7 @@ def release(host: Host, atom: Atom, entry: Entry, force: bool) -> Release:
             f"use force to give the original back"
         )
         return Release(atom, entry, kept=True, left=left)
-    obstacle = KINDS[atom.kind].obstacle(host, atom.key) if atom.kind in KINDS else None
+    obstacle = KINDS[atom.kind].obstacle(host, atom.key, str(entry.original)) if atom.kind in KINDS else None
     if obstacle is not None:
         return Release(atom, entry, kept=True, obstacle=obstacle)
     return Release(atom, entry, Step(atom, now, entry.original, entry.set_name, entry.folders))

@@ -109,6 +109,8 @@ def conflicts(one: Decision) -> list[Row]:
 def _wins(boot: Boot, writer: Writer) -> str:
     if boot.value is None:
         return "unknown"
+    if writer.stage == "specific":
+        return "theirs"
     return "theirs" if boot.winner == writer.source else "ours" if boot.ours else "another"
 
 
@@ -121,6 +123,11 @@ def sentence(row: Row) -> str:
         "another": "neither wins at the next boot",
         "unknown": "who wins at the next boot is unknown",
     }[row["wins_at_boot"]]
+    if row["stage"] == "specific":
+        return (
+            f"{row['key']}: is {row['wanted']} for the set {row['set']}, but {theirs} by {row['source']}, and the more "
+            f"specific line wins; change that line or declare one for it"
+        )
     return (
         f"{row['key']}: is {row['wanted']} for the set {row['set']} and {theirs} for {row['source']}; {end}; "
         f"take it out of one of them"

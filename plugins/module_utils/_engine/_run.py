@@ -10,12 +10,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from ansible_collections.gpu_fleet.node.plugins.module_utils._boot import beats_ours
-from ansible_collections.gpu_fleet.node.plugins.module_utils._engine import _apply, _audit, _journal, _report
+from ansible_collections.gpu_fleet.node.plugins.module_utils._engine import (
+    _apply,
+    _audit,
+    _couplings,
+    _journal,
+    _report,
+)
 from ansible_collections.gpu_fleet.node.plugins.module_utils._engine._decide import Decision
 from ansible_collections.gpu_fleet.node.plugins.module_utils._engine._journal import Journal
 from ansible_collections.gpu_fleet.node.plugins.module_utils._engine._plan import Plan, plan
 from ansible_collections.gpu_fleet.node.plugins.module_utils._engine._request import Request, request
 from ansible_collections.gpu_fleet.node.plugins.module_utils._host import Host
+from ansible_collections.gpu_fleet.node.plugins.module_utils._kinds import KINDS
 from ansible_collections.gpu_fleet.node.plugins.module_utils._model import TuningError
 
 
@@ -50,6 +57,7 @@ def _planned(host: Host, wanted: Request, journal: Journal) -> tuple[Plan, list[
     made = plan(host, wanted, journal)
     for one in made.decisions:
         _refuse(one, wanted.strict)
+    _couplings.check(host, made)
     stuck = [one for one in made.releases if one.obstacle is not None]
     if wanted.strict and stuck:
         key, reason = stuck[0].atom.key, stuck[0].obstacle
@@ -90,5 +98,7 @@ def _warnings(made: Plan, notes: list[str]) -> list[str]:
         if not one.applicable and "?" in (one.reason or "")
     ]
     found += sorted({one.view.persistence for one in made.decisions if one.held and one.view.persistence is not None})
+    advice = (KINDS[one.view.setting.kind].advice(one.view.setting) for one in made.decisions if one.held)
+    found += [text for text in advice if text is not None]
     rows = (row for one in made.decisions for row in _report.conflicts(one))
     return found + [_report.sentence(row) for row in rows if row["stage"] != "boot_line"]

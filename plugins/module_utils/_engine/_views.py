@@ -65,7 +65,7 @@ def observe(host: Host, wanted: Request, journal: Journal) -> tuple[View, ...]:
                 text,
                 _no_live(host, setting) if text is None else None,
                 text is None and host.live and KINDS[setting.kind].NO_LIVE is None,
-                _obstacle(host, setting) if text is not None else None,
+                _obstacle(host, setting, text),
                 contents[path].get(setting.key),
                 path,
                 persistence[setting.kind],
@@ -84,8 +84,11 @@ def _no_live(host: Host, setting: Setting) -> str:
     return f"{MISSING}; {hint}" if hint else MISSING
 
 
-def _obstacle(host: Host, setting: Setting) -> str | None:
-    obstacle = KINDS[setting.kind].obstacle(host, KINDS[setting.kind].place(setting))
+def _obstacle(host: Host, setting: Setting, live: str | None) -> str | None:
+    kind = KINDS[setting.kind]
+    if not host.live or (live is None and kind.NO_LIVE is None):
+        return None
+    obstacle = kind.obstacle(host, kind.place(setting), kind.wanted(setting))
     if obstacle is None:
-        KINDS[setting.kind].explain(host, setting)
+        kind.explain(host, setting)
     return obstacle

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from ansible_collections.gpu_fleet.node.plugins.module_utils._host import Host
-from ansible_collections.gpu_fleet.node.plugins.module_utils._kinds import _sysctl, _sysfs
+from ansible_collections.gpu_fleet.node.plugins.module_utils._kinds import _limits, _sysctl, _sysfs
 from ansible_collections.gpu_fleet.node.plugins.module_utils._model import (
     Atom,
     Content,
@@ -41,11 +41,14 @@ class Kind(Protocol):
     def live(self, host: Host, place: str) -> str | None:
         """Return the state of a live atom, or None where the host has no such thing."""
 
-    def obstacle(self, host: Host, place: str) -> str | None:
-        """Return why the atom cannot be written on this host, or None."""
+    def obstacle(self, host: Host, place: str, state: str) -> str | None:
+        """Return why the atom cannot be given this state on this host, or None."""
 
     def explain(self, host: Host, setting: Setting) -> str | None:
         """Refuse a value that this host cannot take, or return a hint about a key that it does not know."""
+
+    def advice(self, setting: Setting) -> str | None:
+        """Return what the operator should know about a value that is taken all the same, or None."""
 
     def write(self, host: Host, place: str, state: str) -> None:
         """Give the live atom this state."""
@@ -60,7 +63,7 @@ class Kind(Protocol):
         """Return why nothing on this host applies our files at boot, or None."""
 
 
-KINDS: dict[str, Kind] = {kind.NAME: kind for kind in (_sysfs, _sysctl)}
+KINDS: dict[str, Kind] = {kind.NAME: kind for kind in (_sysfs, _sysctl, _limits)}
 
 
 def declare(set_name: str, options: Mapping[str, Any]) -> tuple[Setting, ...]:

@@ -143,7 +143,7 @@ def live(host: Host, key: str) -> str | None:
     return value
 
 
-def obstacle(host: Host, key: str) -> str | None:
+def obstacle(host: Host, key: str, _state: str) -> str | None:
     """Return why the key cannot be written on this host, or None."""
     return host.obstacle(location(key))
 
@@ -161,6 +161,11 @@ def explain(host: Host, setting: Setting) -> str | None:
         top = difflib.get_close_matches(setting.key.split(".")[0], host.names("/proc/sys"), 1, 0.4)
         near = [path for path in (f"/proc/sys/{part}/{name}" for part in top) if host.mode(path) is not None]
     return f"did you mean {canonical(near[0][len('/proc/sys/') :])}?" if near else None
+
+
+def advice(_setting: Setting) -> str | None:
+    """Return nothing: the documentation of the roles says it."""
+    return None
 
 
 def write(host: Host, key: str, state: str) -> None:

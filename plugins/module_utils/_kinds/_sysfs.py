@@ -68,7 +68,7 @@ def live(host: Host, path: str) -> str | None:
     return chosen[0] if len(chosen) == 1 else _values.one_line(text)
 
 
-def obstacle(host: Host, path: str) -> str | None:
+def obstacle(host: Host, path: str, _state: str) -> str | None:
     """Return why the attribute cannot be written on this host, or None."""
     return host.obstacle(path)
 
@@ -79,6 +79,11 @@ def explain(host: Host, setting: Setting) -> str | None:
     offered = CHOSEN.sub(r"\1", text).split()
     if len(CHOSEN.findall(text)) == 1 and setting.value not in offered:
         raise TuningError(f"{setting.key}: does not offer {setting.value!r}, expected one of {', '.join(offered)}")
+    return None
+
+
+def advice(_setting: Setting) -> str | None:
+    """Return nothing: the documentation of the roles says it."""
     return None
 
 

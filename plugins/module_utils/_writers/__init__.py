@@ -11,6 +11,7 @@ from ansible_collections.gpu_fleet.node.plugins.module_utils._host import Host
 from ansible_collections.gpu_fleet.node.plugins.module_utils._model import Setting, Writer
 from ansible_collections.gpu_fleet.node.plugins.module_utils._writers import (
     _boot_line,
+    _limits_files,
     _scripts,
     _sysctl_files,
     _tmpfiles,
@@ -22,8 +23,19 @@ from ansible_collections.gpu_fleet.node.plugins.module_utils._writers import (
 def search(host: Host, settings: Sequence[Setting]) -> tuple[Writer, ...]:
     """Return the other owners of the settings; each place on the host is read once."""
     kinds = {setting.kind for setting in settings}
+    return tuple(_kernel(host, settings, kinds)) + tuple(_limits(host, settings, kinds))
+
+
+def _limits(host: Host, settings: Sequence[Setting], kinds: set[str]) -> Iterator[Writer]:
+    lines = _limits_files.read(host) if "limits" in kinds else []
+    for setting in settings:
+        if setting.kind == "limits":
+            yield from _limits_files.writers(host, setting, lines)
+
+
+def _kernel(host: Host, settings: Sequence[Setting], kinds: set[str]) -> Iterator[Writer]:
     if not kinds & {"sysctl", "sysfs"}:
-        return ()
+        return
     words, scripts, rules, tuned = _boot_line.read(host), _scripts.read(host), _udev.read(host), _tuned.read(host)
     lines = _sysctl_files.read(host) if "sysctl" in kinds else []
     items = _tmpfiles.read(host) if "sysfs" in kinds else []
@@ -40,4 +52,6 @@ def search(host: Host, settings: Sequence[Setting]) -> tuple[Writer, ...]:
         if tuned is not None:
             yield from _tuned.writers(host, setting, tuned)
 
-    return tuple(writer for setting in settings if setting.kind in ("sysctl", "sysfs") for writer in of(setting))
+    for setting in settings:
+        if setting.kind in ("sysctl", "sysfs"):
+            yield from of(setting)

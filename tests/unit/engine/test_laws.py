@@ -25,6 +25,13 @@ MEMORY = sysctl(
     kernel__sem="250 32000 100 128",
     floors={"vm.max_map_count": "1048576", "fs.nr_open": "1000"},
 )
+LOGINS: dict[str, Any] = {
+    "name": "logins",
+    "limits": [
+        {"domain": domain, "type": "-", "item": "nofile", "value": "2000000"} for domain in ("*", "root", "@ml")
+    ],
+}
+OPEN_FILES = sysctl(fs__nr_open="2097152")
 PAGES = thp(enabled="madvise", defrag="defer+madvise")
 EDITED = sysctl(vm__swappiness="1", net__ipv4__tcp_retries2="5", floors={"vm.min_free_kbytes": "70000"})
 STATES: dict[str, tuple[list[Any], list[Any]]] = {  # what was applied before -> what is applied now
@@ -32,9 +39,11 @@ STATES: dict[str, tuple[list[Any], list[Any]]] = {  # what was applied before ->
     "again with other values": ([MEMORY, PAGES], [EDITED, thp(enabled="never")]),
     "one set only": ([MEMORY, PAGES], [EDITED]),
     "nothing declared": ([MEMORY, PAGES], [{"name": "memory"}, {"name": "pages"}]),
+    "limits and what they need": ([], [OPEN_FILES, LOGINS]),
+    "limits that go with what they need": ([OPEN_FILES, LOGINS], [sysctl(), {"name": "logins"}]),
     "without our folders": ([], [thp(enabled="never")]),
 }
-GONE = [{"name": "memory"}, {"name": "pages"}]
+GONE = [{"name": "memory"}, {"name": "pages"}, {"name": "logins"}]
 
 
 def box(tmp_path: Path, case: str = "first") -> Box:

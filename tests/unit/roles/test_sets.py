@@ -23,6 +23,16 @@ DEFAULTS = [
     ("sysctl", "vm.max_map_count", "1048576", "at_least"),
     ("sysctl", "kernel.pid_max", "4194304", "at_least"),
 ]
+LIMITS = [
+    f"{domain} {kind} {item} {value}"
+    for domain in ("*", "root")
+    for kind, item, value in (
+        ("soft", "nofile", "65536"),
+        ("hard", "nofile", "524288"),
+        ("soft", "memlock", "unlimited"),
+        ("hard", "memlock", "unlimited"),
+    )
+]
 CASES: dict[str, tuple[dict[str, Any], list[tuple[str, str, str, str | None]]]] = {
     "the defaults": ({}, DEFAULTS),
     "nothing at all": (
@@ -31,8 +41,22 @@ CASES: dict[str, tuple[dict[str, Any], list[tuple[str, str, str, str | None]]]] 
             "tune_thp_defrag": "",
             "tune_sysctl_swappiness": "",
             "tune_sysctl_minimums": {},
+            "tune_limits_nofile": {},
+            "tune_limits_memlock": {},
+            "expected_limits": [],
         },
         [],
+    ),
+    "limits of a group, and one more line": (
+        {
+            "tune_limits_domains": ["@ml"],
+            "tune_limits_nofile": {"soft": 4096},
+            "tune_limits_nproc": {"hard": 65536},
+            "tune_limits_memlock": {},
+            "tune_limits_entries": [{"domain": "alice", "type": "-", "item": "core", "value": "unlimited"}],
+            "expected_limits": ["@ml soft nofile 4096", "@ml hard nproc 65536", "alice - core unlimited"],
+        },
+        DEFAULTS,
     ),
     "never brings shared memory along": (
         {"tune_thp_enabled": "never", "tune_thp_defrag": ""},
@@ -96,11 +120,13 @@ def test_what_the_roles_declare(case: str, tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    thp, sysctl = json.loads(answer.read_text())
-    assert (thp["name"], sysctl["name"]) == ("tune_thp", "tune_sysctl")
+    thp, sysctl, limits = json.loads(answer.read_text())
+    assert [one["name"] for one in (thp, sysctl, limits)] == ["tune_thp", "tune_sysctl", "tune_limits"]
     rows = [("sysfs", one["path"], str(one["value"]), one.get("when_missing")) for one in thp["sysfs"]]
     rows += [("sysctl", one["key"], str(one["value"]), _rule(one)) for one in sysctl["sysctl"]]
     assert sorted(rows, key=str) == sorted(expected, key=str)
+    lines = [" ".join(str(one[key]) for key in ("domain", "type", "item", "value")) for one in limits["limits"]]
+    assert sorted(lines) == sorted(variables.get("expected_limits", LIMITS))
 
 
 def _rule(one: dict[str, Any]) -> str | None:
