@@ -12,6 +12,7 @@ from testinfra.host import Host
 SYSCTL = "/etc/sysctl.d/zz-gpu-fleet-tune_sysctl.conf"
 TMPFILES = "/etc/tmpfiles.d/00-gpu-fleet-tune_thp.conf"
 FOLDER = "/var/lib/gpu-fleet"
+LIMITS = "/etc/security/limits.d/zz-gpu-fleet-tune_limits.conf"
 JOURNAL = f"{FOLDER}/journal.json"
 
 
@@ -45,12 +46,19 @@ def test_boot_services_leave_our_values(host: Host, live: dict[str, str]) -> Non
 
 @pytest.mark.parametrize(
     ("path", "mode", "reason"),
-    [(SYSCTL, "644", "/proc/sys/"), (TMPFILES, "644", "/sys/"), (JOURNAL, "600", "/"), (FOLDER, "700", "/")],
+    [
+        (SYSCTL, "644", "/proc/sys/"),
+        (TMPFILES, "644", "/sys/"),
+        (LIMITS, "644", "/etc/"),
+        (JOURNAL, "600", "/"),
+        (FOLDER, "700", "/"),
+    ],
 )
 def test_files_of_ours_are_where_they_are_needed(
-    host: Host, stored: dict[str, str], path: str, mode: str, reason: str
+    host: Host, stored: dict[str, str], variables: dict[str, Any], path: str, mode: str, reason: str
 ) -> None:
-    needed = any(setting.startswith(reason) for setting in stored)
+    logins = ["/etc/security"] if variables["lab_logins"] else []
+    needed = any(setting.startswith(reason) for setting in (*stored, *logins))
     assert host.run(f"stat -c '%U %G %a' {path}").stdout.strip() == (f"root root {mode}" if needed else "")
 
 
