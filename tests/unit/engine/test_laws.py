@@ -267,6 +267,41 @@ def test_a_killed_run_is_recovered(tmp_path: Path, case: str, way: str) -> None:
             assert picture(host) == untouched, f"write {n} of {total}"
 
 
+def test_a_killed_run_is_undone_by_a_run_for_another_set(tmp_path: Path) -> None:
+    other = sysctl("other", kernel__numa_balancing="0")
+    good = box(tmp_path / "good")
+    tune(good, other)
+    for n in range(1, changes_of(tmp_path, "first") + 1):
+        host = box(tmp_path / str(n))
+        crash(host, n, [MEMORY, PAGES])
+        begun = bool(_journal.load(host).transaction)
+        tune(host, other)
+        committed = not begun and bool(
+            {"memory", "pages"} & {one.set_name for one in _journal.load(host).entries.values()}
+        )
+        if not committed:
+            assert picture(host) == picture(good), f"write {n}"
+        tune(host, *GONE, {"name": "other"}, state="absent")
+        assert picture(host) == picture(box(tmp_path / f"fresh{n}")), f"write {n}"
+
+
+def test_a_killed_recovery_is_recovered(tmp_path: Path) -> None:
+    good = box(tmp_path / "good")
+    tune(good, MEMORY, PAGES)
+    total = changes_of(tmp_path, "first")
+    for n in (total // 3, total // 2, total - 2):
+        m = 0
+        while True:
+            m += 1
+            host = box(tmp_path / f"{n}-{m}")
+            assert crash(host, n, [MEMORY, PAGES]) == 77
+            if crash(host, m, [MEMORY, PAGES]) == 0:
+                break
+            tune(host, MEMORY, PAGES)
+            assert picture(host) == picture(good), f"write {n}, then {m}"
+        assert m > 5
+
+
 def test_what_somebody_changed_after_a_crash_keeps_its_original(tmp_path: Path) -> None:
     host = box(tmp_path)
     total = changes_of(tmp_path, "first")
