@@ -1,0 +1,119 @@
+# Copyright: (c) 2026, the gpu_fleet.node contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Check 5: how fast memory is copied between host and device, on a device and between devices."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from ._report import MIB, Context, Finding, Measure, Row, label, measure
+
+Copy = Callable[[], None]
+COPIES = 4  # in one sample, so that starting a copy weighs little
+
+
+def check(context: Context) -> Iterator[Finding]:
+    """Measure each GPU; the floors are held against the figures afterwards."""
+    torch, options = context.torch, context.options
+    for gpu in context.gpus:
+        yield from host(torch, gpu, options["mib"] * MIB, options["samples"])
+        yield device(torch, gpu, 4 * options["mib"] * MIB, options["samples"])
+        yield from nodes(torch, gpu, options["mib"] * MIB, options["samples"])
+    for source in context.gpus:
+        for target in context.gpus:
+            if source != target and (options["all_pairs"] or follows(context.gpus, source, target)):
+                yield peer(torch, (source, target), options["mib"] * MIB, options["samples"])
+
+
+def follows(gpus: tuple[str, ...], source: str, target: str) -> bool:
+    """Tell whether the second comes after the first in a ring over all."""
+    return gpus[(gpus.index(source) + 1) % len(gpus)] == target
+
+
+def timed(torch: Any, gpu: str, samples: int, copy: Copy) -> list[float]:
+    """Return the seconds for one copy, sample by sample."""
+    seconds = []
+    with torch.cuda.device(gpu):
+        for index in range(samples + 2):
+            first, last = (torch.cuda.Event(enable_timing=True) for _end in range(2))
+            first.record()
+            for _copy in range(COPIES):
+                copy()
+            last.record()
+            last.synchronize()
+            if index >= 2:  # the first ones warm up
+                seconds.append(first.elapsed_time(last) / 1000 / COPIES)
+    return seconds
+
+
+def rate(name: str, size: int, seconds: list[float]) -> Measure:
+    """Return GB/s, of 10^9 bytes."""
+    return measure(name, "GB/s", [size / second / 1e9 for second in seconds])
+
+
+def host(torch: Any, gpu: str, size: int, samples: int) -> Iterator[Finding]:
+    """Measure both directions, with pinned and with pageable memory."""
+    there = torch.empty(size, dtype=torch.uint8, device=gpu)
+    for kind, pin in (("pinned", True), ("pageable", False)):
+        here = torch.ones(size, dtype=torch.uint8, pin_memory=pin)
+        count = samples if pin else max(3, samples // 3)
+        name = f"bandwidth.{label(gpu)}"
+        ways: dict[str, Copy] = {
+            "host_to_device": lambda here=here: there.copy_(here, non_blocking=True),
+            "device_to_host": lambda here=here: here.copy_(there, non_blocking=True),
+        }
+        for way, copy in ways.items():
+            yield rate(f"{name}.{way}_{kind}", size, timed(torch, gpu, count, copy))
+        if not bool((here[:: 4096] == 1).all()):
+            yield Row(f"{name}.{kind}_values", "fail", "other values", "the values sent", action="drain the host: copies change data")
+
+
+def device(torch: Any, gpu: str, size: int, samples: int) -> Measure:
+    """Measure a copy on the device; bytes read and bytes written both count."""
+    source, target = (torch.ones(size, dtype=torch.uint8, device=gpu) for _end in range(2))
+    seconds = timed(torch, gpu, samples, lambda: target.copy_(source))
+    return rate(f"bandwidth.{label(gpu)}.device_to_device", 2 * size, seconds)
+
+
+def peer(torch: Any, pair: tuple[str, str], size: int, samples: int) -> Measure:
+    """Measure a copy from one GPU to another."""
+    source, target = (torch.ones(size, dtype=torch.uint8, device=gpu) for gpu in pair)
+    seconds = timed(torch, pair[0], samples, lambda: target.copy_(source, non_blocking=True))
+    return rate(f"bandwidth.{label(pair[0])}.peer_{label(pair[1])}", size, seconds)
+
+
+def node_cpus() -> dict[int, set[int]]:
+    """Return the CPUs of each NUMA node that this process may use."""
+    nodes: dict[int, set[int]] = {}
+    root = "/sys/devices/system/node"
+    allowed = os.sched_getaffinity(0)
+    for entry in os.listdir(root) if os.path.isdir(root) else []:
+        if entry.startswith("node") and entry[4:].isdigit():
+            names = os.listdir(os.path.join(root, entry))
+            cpus = {int(name[3:]) for name in names if name.startswith("cpu") and name[3:].isdigit()} & allowed
+            if cpus:
+                nodes[int(entry[4:])] = cpus
+    return nodes
+
+
+def nodes(torch: Any, gpu: str, size: int, samples: int) -> Iterator[Finding]:
+    """Measure pinned memory of each NUMA node, where there are several."""
+    found = node_cpus()
+    if len(found) < 2:
+        return
+    before = os.sched_getaffinity(0)
+    there = torch.empty(size, dtype=torch.uint8, device=gpu)
+    try:
+        for node, cpus in sorted(found.items()):
+            os.sched_setaffinity(0, cpus)
+            # One MiB more than before, so that the pinned cache cannot hand out a buffer of another node.
+            here = torch.ones(size, dtype=torch.uint8).pin_memory() if node == 0 else torch.ones(size + node * size, dtype=torch.uint8).pin_memory()
+            part = here[:size]
+            seconds = timed(torch, gpu, samples, lambda part=part: there.copy_(part, non_blocking=True))
+            yield rate(f"bandwidth.{label(gpu)}.from_node{node}", size, seconds)
+            del here, part
+    finally:
+        os.sched_setaffinity(0, before)
