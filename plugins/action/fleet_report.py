@@ -17,8 +17,21 @@ from ansible_collections.gpu_fleet.node.plugins.module_utils._smoke import _comp
 from ansible_collections.gpu_fleet.node.plugins.plugin_utils import _reports
 
 RESULT_KEYS = (
-    "verdict", "msg", "checks", "measurements", "previous", "gpus", "torch", "python", "profile", "host", "duration", "finished", "kept", "failed",
-)  # fmt: skip
+    "verdict",
+    "msg",
+    "checks",
+    "measurements",
+    "previous",
+    "gpus",
+    "torch",
+    "python",
+    "profile",
+    "host",
+    "duration",
+    "finished",
+    "kept",
+    "failed",
+)
 
 
 class ActionModule(ActionBase):
@@ -32,19 +45,31 @@ class ActionModule(ActionBase):
         super().run(tmp, task_vars)
         spec = {"results": {"type": "dict", "required": True}, "folder": {"type": "str", "required": True}}
         _validation, options = self.validate_argument_spec(argument_spec=spec)
-        results = {host: {key: one[key] for key in RESULT_KEYS if key in one} for host, one in options["results"].items()}
+        results = {
+            host: {key: one[key] for key in RESULT_KEYS if key in one} for host, one in options["results"].items()
+        }
         outliers = _compare.fleet(results)
         folder = os.path.abspath(os.path.expanduser(options["folder"]))
         verdicts = {host: _reports.verdict(one) for host, one in results.items()}
         changed = False
         if not self._task.check_mode:
             changed = write(folder, files(results, outliers, verdicts))
-        return {"changed": changed, "lines": _reports.lines(results, outliers), "outliers": outliers, "verdicts": verdicts, "folder": folder}
+        return {
+            "changed": changed,
+            "lines": _reports.lines(results, outliers),
+            "outliers": outliers,
+            "verdicts": verdicts,
+            "folder": folder,
+        }
 
 
 def files(results: Mapping[str, Any], outliers: list[dict[str, Any]], verdicts: Mapping[str, str]) -> dict[str, str]:
     """Return the text of each file by name."""
-    summary = {"verdicts": verdicts, "messages": {host: _reports.message(one) for host, one in results.items()}, "outliers": outliers}
+    summary = {
+        "verdicts": verdicts,
+        "messages": {host: _reports.message(one) for host, one in results.items()},
+        "outliers": outliers,
+    }
     hosts = {f"hosts/{re.sub(r'[^A-Za-z0-9._-]', '_', host)}.json": encode(one) for host, one in results.items()}
     return {
         **hosts,

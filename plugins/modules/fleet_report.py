@@ -11,13 +11,16 @@ short_description: Write what the smoke test found on a fleet as files on the co
 version_added: 0.1.0
 author: the gpu_fleet.node contributors (@gpu-fleet)
 description:
-  - Runs on the controller and touches no host. Writes C(hosts/NAME.json) for each host, and C(fleet.json), C(junit.xml),
+  - Runs on the controller and touches no host. Writes C(hosts/NAME.json) for each host, and C(fleet.json),
+    C(junit.xml),
     C(fleet.html) and C(fleet.prom) for all.
-  - Compares each figure with the median of like hosts (same GPUs, same profile), where there are at least five of them, and
+  - Compares each figure with the median of like hosts (same GPUs, same profile), where there are at least five of them,
+    and
     names those that are more than 3.5 robust spreads, and more than 3 %, to the worse.
 options:
   results:
-    description: A mapping from host to the result of M(gpu_fleet.node.memory_smoke_test); an empty one for a host not reached.
+    description: >-
+      A mapping from host to the result of M(gpu_fleet.node.memory_smoke_test); an empty one for a host not reached.
     type: dict
     required: true
   folder:

@@ -10,11 +10,13 @@ short_description: Tell whether PyTorch jobs get the memory, the bandwidth and t
 version_added: 0.1.0
 author: the gpu_fleet.node contributors (@gpu-fleet)
 description:
-  - Runs a probe in the Python that has torch, in a process group of its own with time limits, as the user, in the slice and
+  - Runs a probe in the Python that has torch, in a process group of its own with time limits, as the user, in the slice
+    and
     below the launcher that jobs have. A crash, a kill by the OOM killer, a hang and a CUDA error are results.
   - Without a GPU the checks that need none run, and the others are skipped with the reason. Bandwidth is held against a
     floor of the operator, of the GPU model or of the link; an unknown model has no floor, and the result is V(unknown).
-  - The verdict is V(fail) if any check failed, else V(unknown) if any is unknown. The module itself succeeds in each case;
+  - The verdict is V(fail) if any check failed, else V(unknown) if any is unknown. The module itself succeeds in each
+    case;
     the role P(gpu_fleet.node.validate_memory#role) ends the play.
   - It leaves no process, no memory and no file behind, except its result in O(history).
 options:
@@ -24,7 +26,8 @@ options:
     choices: [quick, full]
     default: quick
   python:
-    description: The interpreter that has torch. Empty for that of O(venv), or else the first with torch of the usual places.
+    description: >-
+      The interpreter that has torch. Empty for that of O(venv), or else the first with torch of the usual places.
     type: str
     default: ""
   venv:
@@ -41,7 +44,8 @@ options:
     elements: str
     default: [torch, numpy]
   user:
-    description: The user that runs jobs; the probe gets a session of that user with its limits. Empty for the user of the task.
+    description: >-
+      The user that runs jobs; the probe gets a session of that user with its limits. Empty for the user of the task.
     type: str
     default: ""
   slice:
@@ -54,12 +58,14 @@ options:
     elements: path
     default: []
   launcher:
-    description: The command that jobs are started with, such as V(/usr/local/bin/gpu-run); the probe is started with it too.
+    description: >-
+      The command that jobs are started with, such as V(/usr/local/bin/gpu-run); the probe is started with it too.
     type: list
     elements: str
     default: []
   like_service:
-    description: A running service, such as V(slurmd.service), whose limits the probe takes, as the jobs that it starts do.
+    description: >-
+      A running service, such as V(slurmd.service), whose limits the probe takes, as the jobs that it starts do.
     type: str
     default: ""
   environment:
@@ -71,7 +77,8 @@ options:
     type: bool
     default: false
   timeout:
-    description: Seconds for the whole test; 0 for 300 (V(quick)) or 1800 (V(full)). Each check has its own limit as well.
+    description: >-
+      Seconds for the whole test; 0 for 300 (V(quick)) or 1800 (V(full)). Each check has its own limit as well.
     type: int
     default: 0
   checks:
@@ -102,7 +109,8 @@ options:
             description: The size of the buffer in MiB.
             type: int
       allocator:
-        description: The life of an allocation as torch and the driver see it, and whether device memory climbs over many cycles.
+        description: >-
+          The life of an allocation as torch and the driver see it, and whether device memory climbs over many cycles.
         type: dict
         suboptions:
           enabled: *enabled
@@ -132,7 +140,8 @@ options:
           enabled: *enabled
           timeout: *timeout
       bandwidth:
-        description: Copies between host and device, pinned and pageable, on a device, between devices, and from each NUMA node.
+        description: >-
+          Copies between host and device, pinned and pageable, on a device, between devices, and from each NUMA node.
         type: dict
         suboptions:
           enabled: *enabled
@@ -154,10 +163,12 @@ options:
             description: How much a job pins, in MiB.
             type: int
           touch_mib:
-            description: How much host memory is really used first, in MiB, whatever the limits say. The kernel may end the probe.
+            description: >-
+              How much host memory is really used first, in MiB, whatever the limits say. The kernel may end the probe.
             type: int
       training:
-        description: A training step in several ways, and the relations in memory and values that must hold between them.
+        description: >-
+          A training step in several ways, and the relations in memory and values that must hold between them.
         type: dict
         suboptions:
           enabled: *enabled
@@ -175,7 +186,8 @@ options:
             description: The sequences in a batch.
             type: int
       fragmentation:
-        description: Cut the cache of the allocator into pieces and ask for a large block, in each mode of the allocator.
+        description: >-
+          Cut the cache of the allocator into pieces and ask for a large block, in each mode of the allocator.
         type: dict
         suboptions:
           enabled: *enabled
@@ -213,7 +225,8 @@ options:
           timeout: *timeout
           mib: *mib
   floors:
-    description: Bandwidths that must be reached, in GB/s (10^9 bytes). They come before those of the GPU model and the link.
+    description: >-
+      Bandwidths that must be reached, in GB/s (10^9 bytes). They come before those of the GPU model and the link.
     type: dict
     default: {}
     suboptions:
@@ -247,7 +260,8 @@ options:
         description: The least number of CPUs.
         type: int
       limits:
-        description: Least soft limits by name (nofile, nproc, memlock, stack, core, as), in the kernel's units or V(unlimited).
+        description: >-
+          Least soft limits by name (nofile, nproc, memlock, stack, core, as), in the kernel's units or V(unlimited).
         type: dict
       memory_max:
         description: The tightest memory limit above a job, in bytes or as V(64G).
@@ -282,7 +296,8 @@ attributes:
     support: full
     platforms: posix
 notes:
-  - Needs Python 3.9 or newer for Ansible and for torch; they need not be the same. torch is never installed unless O(venv) is given.
+  - Needs Python 3.9 or newer for Ansible and for torch; they need not be the same. torch is never installed unless
+    O(venv) is given.
   - RV(ignore:changed) is true only where O(venv) was made.
 seealso:
   - module: gpu_fleet.node.fleet_report
@@ -360,7 +375,9 @@ checks:
       description: Seconds that the check took.
       type: float
 measurements:
-  description: Each figure with its C(check), C(name), C(value) (a median), C(unit), C(spread) (half the distance of the quartiles) and number of C(samples).
+  description: >-
+    Each figure with its C(check), C(name), C(value) (a median), C(unit), C(spread) (half the distance of the quartiles)
+    and number of C(samples).
   returned: success
   type: list
   elements: dict
@@ -416,6 +433,10 @@ def main() -> None:
 
 if __name__ == "__main__":
     if sys.version_info < (3, 9):
-        print(json.dumps({"failed": True, "msg": "memory_smoke_test: needs Python 3.9 or newer; set ansible_python_interpreter"}))
+        print(
+            json.dumps(
+                {"failed": True, "msg": "memory_smoke_test: needs Python 3.9 or newer; set ansible_python_interpreter"}
+            )
+        )
         sys.exit(1)
     main()

@@ -13,7 +13,10 @@ from xml.etree import ElementTree
 
 Results = Mapping[str, Mapping[str, Any]]
 STATUSES = ("pass", "warn", "fail", "skip", "unknown")
-STYLE = "body{font:14px sans-serif}td,th{padding:2px 10px;text-align:left}.fail{background:#fbb}.unknown{background:#fd9}.warn{background:#ffb}"
+STYLE = (
+    "body{font:14px sans-serif}td,th{padding:2px 10px;text-align:left}"
+    ".fail{background:#fbb}.unknown{background:#fd9}.warn{background:#ffb}"
+)
 UNPRINTABLE = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
@@ -39,7 +42,8 @@ def lines(results: Results, outliers: Sequence[Mapping[str, Any]]) -> list[str]:
 def outlier(row: Mapping[str, Any]) -> str:
     """Return the sentence for one outlier."""
     spreads = f", {row['off_spreads']} spreads" if row["off_spreads"] else ""
-    return f"{row['host']}: {row['name']} is {row['value']} {row['unit']}, {row['off_percent']:+.1f} %{spreads} off the median {row['median']:.6g} of {row['hosts']} like hosts"
+    off = f"{row['off_percent']:+.1f} %{spreads} off the median {row['median']:.6g} of {row['hosts']} like hosts"
+    return f"{row['host']}: {row['name']} is {row['value']} {row['unit']}, {off}"
 
 
 def text(value: Any) -> str:
@@ -53,7 +57,15 @@ def junit(results: Results, outliers: Sequence[Mapping[str, Any]]) -> str:
     for host, result in results.items():
         checks = [] if result.get("failed") else list(result.get("checks") or [])
         if not checks and verdict(result) != "not run":
-            checks = [{"check": "host", "name": "host", "status": "unknown", "reason": message(result), "action": "see the play"}]
+            checks = [
+                {
+                    "check": "host",
+                    "name": "host",
+                    "status": "unknown",
+                    "reason": message(result),
+                    "action": "see the play",
+                }
+            ]
         suite = ElementTree.SubElement(root, "testsuite", name=text(host), tests=str(len(checks)))
         for name, status in (("failures", "fail"), ("errors", "unknown"), ("skipped", "skip")):
             suite.set(name, str(sum(check["status"] == status for check in checks)))
@@ -67,7 +79,9 @@ def junit(results: Results, outliers: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _case(suite: ElementTree.Element, check: Mapping[str, Any]) -> None:
-    case = ElementTree.SubElement(suite, "testcase", classname=f"{suite.get('name')}.{check['check']}", name=text(check["name"]))
+    case = ElementTree.SubElement(
+        suite, "testcase", classname=f"{suite.get('name')}.{check['check']}", name=text(check["name"])
+    )
     case.set("time", str(check.get("duration", 0)))
     words = f"observed {check.get('observed')}, expected {check.get('expected')} {check.get('unit', '')}".strip()
     reason = text(check.get("reason") or words)
@@ -75,17 +89,25 @@ def _case(suite: ElementTree.Element, check: Mapping[str, Any]) -> None:
     if tag == "system-out":
         ElementTree.SubElement(case, tag).text = text(f"warn: {reason}; {check.get('action', '')}")
     elif tag:
-        ElementTree.SubElement(case, tag, message=reason).text = text(f"{words}; {check.get('threshold_source', '')}; {check.get('action', '')}")
+        ElementTree.SubElement(case, tag, message=reason).text = text(
+            f"{words}; {check.get('threshold_source', '')}; {check.get('action', '')}"
+        )
 
 
 def prometheus(results: Results, outliers: Sequence[Mapping[str, Any]]) -> str:
-    """Return the text format: the verdict, the number of checks by status, the figures and the outliers of each host."""
+    """Return the text format: verdict, number of checks by status, figures and outliers of each host."""
     rows = ["# TYPE gpu_fleet_validate_healthy gauge"]
-    rows += [f'gpu_fleet_validate_healthy{{host="{_label(host)}"}} {int(verdict(one) in ("pass", "warn"))}' for host, one in results.items()]
+    rows += [
+        f'gpu_fleet_validate_healthy{{host="{_label(host)}"}} {int(verdict(one) in ("pass", "warn"))}'
+        for host, one in results.items()
+    ]
     rows.append("# TYPE gpu_fleet_validate_checks gauge")
     for host, one in results.items():
         found = [check["status"] for check in one.get("checks") or []]
-        rows += [f'gpu_fleet_validate_checks{{host="{_label(host)}",status="{status}"}} {found.count(status)}' for status in STATUSES]
+        rows += [
+            f'gpu_fleet_validate_checks{{host="{_label(host)}",status="{status}"}} {found.count(status)}'
+            for status in STATUSES
+        ]
     rows.append("# TYPE gpu_fleet_validate_figure gauge")
     for host, one in results.items():
         for figure in one.get("measurements") or []:
@@ -93,7 +115,9 @@ def prometheus(results: Results, outliers: Sequence[Mapping[str, Any]]) -> str:
             rows.append(f"gpu_fleet_validate_figure{{{names}}} {figure['value']}")
     rows.append("# TYPE gpu_fleet_validate_outlier_percent gauge")
     rows += [
-        f'gpu_fleet_validate_outlier_percent{{host="{_label(row["host"])}",name="{_label(row["name"])}"}} {row["off_percent"]}' for row in outliers
+        f'gpu_fleet_validate_outlier_percent{{host="{_label(row["host"])}",name="{_label(row["name"])}"}} '
+        f"{row['off_percent']}"
+        for row in outliers
     ]
     return "\n".join(rows) + "\n"
 
@@ -106,13 +130,25 @@ def page(results: Results, outliers: Sequence[Mapping[str, Any]]) -> str:
     """Return one HTML page without anything from elsewhere: hosts, outliers, and what is not a pass."""
     hosts = [(verdict(one), host, verdict(one), message(one)) for host, one in results.items()]
     bad = [
-        (check["status"], host, check["name"], f"{check.get('observed')} / {check.get('expected')} {check.get('unit', '')}", check.get("reason", ""), check.get("action", ""))
+        (
+            check["status"],
+            host,
+            check["name"],
+            f"{check.get('observed')} / {check.get('expected')} {check.get('unit', '')}",
+            check.get("reason", ""),
+            check.get("action", ""),
+        )
         for host, one in results.items()
         for check in one.get("checks") or []
         if check["status"] in ("fail", "unknown", "warn")
     ]
-    parts = [_table("Hosts", hosts), _table("Outliers", [("warn", outlier(row)) for row in outliers]), _table("Not passed", bad)]
-    return f'<!DOCTYPE html><html lang="en"><meta charset="utf-8"><title>GPU fleet</title><style>{STYLE}</style>{"".join(parts)}</html>\n'
+    parts = [
+        _table("Hosts", hosts),
+        _table("Outliers", [("warn", outlier(row)) for row in outliers]),
+        _table("Not passed", bad),
+    ]
+    head = f'<meta charset="utf-8"><title>GPU fleet</title><style>{STYLE}</style>'
+    return f'<!DOCTYPE html><html lang="en">{head}{"".join(parts)}</html>\n'
 
 
 def _table(title: str, rows: Sequence[Sequence[Any]]) -> str:

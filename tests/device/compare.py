@@ -32,7 +32,10 @@ def main(folder: Path) -> int:
         print(f"{name}: {run['verdict']} in {run['duration']} s: {run['msg']}")
         for row in run["checks"]:
             if row["status"] != "pass":
-                print(f"  {row['status']} {row['name']}: {row['reason']} {row['observed']} / {row['expected']} {row['unit']}; {row['action']}")
+                print(
+                    f"  {row['status']} {row['name']}: {row['reason']} {row['observed']} / {row['expected']} "
+                    f"{row['unit']}; {row['action']}"
+                )
         broken += [f"{name} is {run['verdict']}"] if run["verdict"] not in ("pass", "warn") else []
         broken += [f"{name} took {run['duration']} s"] if name != "full" and run["duration"] > QUICK_SECONDS else []
     first, second = (figures(runs[name]) for name in ("quick1", "quick2"))

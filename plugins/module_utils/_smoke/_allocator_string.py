@@ -7,10 +7,24 @@ from __future__ import annotations
 
 import difflib
 
-BOOLEAN = ("expandable_segments", "release_lock_on_cudamalloc", "pinned_use_cuda_host_register", "pinned_use_background_threads",
-           "graph_capture_record_stream_reuse", "pinned_use_hip_host_register", "release_lock_on_hipmalloc")  # fmt: skip
-NUMBER = {"max_split_size_mb": 21, "pinned_num_register_threads": 1, "max_non_split_rounding_mb": 1, "pinned_max_round_threshold_mb": 1,
-          "pinned_max_power2_size_mb": 1, "pinned_reserve_segment_size_mb": 1, "pinned_max_cached_size_mb": 1}  # fmt: skip
+BOOLEAN = (
+    "expandable_segments",
+    "release_lock_on_cudamalloc",
+    "pinned_use_cuda_host_register",
+    "pinned_use_background_threads",
+    "graph_capture_record_stream_reuse",
+    "pinned_use_hip_host_register",
+    "release_lock_on_hipmalloc",
+)
+NUMBER = {
+    "max_split_size_mb": 21,
+    "pinned_num_register_threads": 1,
+    "max_non_split_rounding_mb": 1,
+    "pinned_max_round_threshold_mb": 1,
+    "pinned_max_power2_size_mb": 1,
+    "pinned_reserve_segment_size_mb": 1,
+    "pinned_max_cached_size_mb": 1,
+}
 WORDS = {"backend": ("native", "cudaMallocAsync")}
 FREE = ("roundup_power2_divisions", "roundup_bypass_threshold_mb")
 SHARE = "garbage_collection_threshold"
@@ -19,15 +33,17 @@ KNOWN = (*BOOLEAN, *NUMBER, *WORDS, *FREE, SHARE)
 
 def problems(text: str) -> list[str]:
     """Return one sentence for each thing that torch refuses, or that some version of it refuses."""
-    found = [problem for pair in _split(text) if (problem := _problem(pair))]
-    return found
+    return [problem for pair in _split(text) if (problem := _problem(pair))]
 
 
 def concerns(text: str) -> list[str]:
     """Return one sentence for each pair that is taken and does not do what one thinks."""
     pairs = dict(pair.split(":", 1) for pair in _split(text) if ":" in pair)
     if pairs.get("expandable_segments") == "True" and "max_split_size_mb" in pairs:
-        return ["max_split_size_mb: has no meaning with expandable_segments:True, and older versions of torch stop; drop one of them"]
+        return [
+            "max_split_size_mb: has no meaning with expandable_segments:True, and older versions of torch stop; drop "
+            "one of them"
+        ]
     return []
 
 

@@ -7,7 +7,14 @@ from __future__ import annotations
 
 from typing import Any
 
-FLOORS = ("host_to_device_pinned", "device_to_host_pinned", "host_to_device_pageable", "device_to_host_pageable", "device_to_device", "peer")
+FLOORS = (
+    "host_to_device_pinned",
+    "device_to_host_pinned",
+    "host_to_device_pageable",
+    "device_to_host_pageable",
+    "device_to_device",
+    "peer",
+)
 OWN: dict[str, dict[str, str]] = {
     "environment": {},
     "huge_pages": {"mib": "int"},
@@ -18,14 +25,20 @@ OWN: dict[str, dict[str, str]] = {
     "pinned": {"mib": "int", "touch_mib": "int"},
     "training": {"layers": "int", "width": "int", "sequence": "int", "batch": "int"},
     "fragmentation": {"mib": "int"},
-    "dataloader": {"workers": "int", "prefetch": "int", "batch_mib": "float", "shared_tensors": "int", "start_method": "str"},
+    "dataloader": {
+        "workers": "int",
+        "prefetch": "int",
+        "batch_mib": "float",
+        "shared_tensors": "int",
+        "start_method": "str",
+    },
     "collectives": {"mib": "int"},
 }
 
 
 def spec() -> dict[str, Any]:
     """Return the argument spec."""
-    checks = {name: {"type": "dict", "options": _check(own)} for name, own in OWN.items()}
+    checks: dict[str, Any] = {name: {"type": "dict", "options": _check(own)} for name, own in OWN.items()}
     checks["dataloader"]["options"]["start_method"]["choices"] = ["fork", "spawn", "forkserver"]
     expect = {
         "gpus": {"type": "int"},

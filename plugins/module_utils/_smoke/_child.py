@@ -43,9 +43,14 @@ def run(command: Command, folder: str, limits: Mapping[str, float], deadline: fl
     path = os.path.join(folder, "errors")
     with open(path, "w+b") as errors:
         child = subprocess.Popen(
-            command.words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, cwd=folder, start_new_session=True,
-            env=command.environment, preexec_fn=command.before,
-        )  # fmt: skip
+            command.words,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            cwd=folder,
+            start_new_session=True,
+            env=command.environment,
+        )
         state.pid = child.pid
         try:
             _follow(child, state, limits, deadline, hear)
@@ -57,7 +62,9 @@ def run(command: Command, folder: str, limits: Mapping[str, float], deadline: fl
     return state
 
 
-def _follow(child: subprocess.Popen[bytes], state: Run, limits: Mapping[str, float], deadline: float, hear: Hear) -> None:
+def _follow(
+    child: subprocess.Popen[bytes], state: Run, limits: Mapping[str, float], deadline: float, hear: Hear
+) -> None:
     """Read lines until the pipe closes or a limit is passed."""
     assert child.stdout is not None
     descriptor, rest = child.stdout.fileno(), b""
@@ -91,7 +98,9 @@ def _take(line: bytes, state: Run, hear: Hear) -> None:
         return
     state.events.append(event)
     if event["event"] in ("start", "end", "done", "import"):
-        state.running = {"start": event.get("check", ""), "end": "between", "done": "", "import": "import"}[event["event"]]
+        state.running = {"start": event.get("check", ""), "end": "between", "done": "", "import": "import"}[
+            event["event"]
+        ]
         state.since = time.monotonic()
     hear(event)
 

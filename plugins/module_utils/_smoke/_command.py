@@ -1,16 +1,18 @@
 # Copyright: (c) 2026, the gpu_fleet.node contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Turn how the probe is to be started into a command, an environment and what is done between fork and exec."""
+"""Turn how the probe is to be started into a command, an environment and the control groups to watch."""
 
 from __future__ import annotations
 
+import json
 import os
 import pwd
 import re
 import resource
 import shutil
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ansible_collections.gpu_fleet.node.plugins.module_utils._model import TuningError
@@ -28,6 +30,16 @@ SERVICE_LIMITS = {
 }
 LINE = re.compile(r"(?P<name>.+?)\s{2,}(?P<soft>\d+|unlimited)\s+(?P<hard>\d+|unlimited)")
 Limits = dict[int, tuple[int, int]]
+ENTER = """
+import json, os, resource, sys
+limits, folders = json.loads(sys.argv[1])
+for number, pair in limits:
+    resource.setrlimit(number, pair)
+for folder in folders:
+    with open(folder + "/cgroup.procs", "w") as stream:
+        stream.write("0")
+os.execvp(sys.argv[2], sys.argv[2:])
+"""
 
 
 @dataclass(frozen=True)
@@ -36,7 +48,6 @@ class Command:
 
     words: tuple[str, ...]
     environment: dict[str, str]
-    before: Callable[[], None]
     owner: tuple[int, int]  # of the probe's files
     watched: tuple[_cgroup.Level, ...]  # the control groups whose refusals can be the reason of an end
 
@@ -52,15 +63,15 @@ def build(launch: Launch, script: Sequence[str], token: str) -> Command:
         if not os.access(os.path.join(folder, "cgroup.procs"), os.W_OK):
             raise TuningError(f"{folder}: is not a control group that this user may put a process into")
     limits = service_limits(launch.like_service) if launch.like_service else {}
+    words = [*_enter(limits, launch.cgroups), *words]
+    return Command(tuple(words), environment, (user.pw_uid, user.pw_gid), _watched(launch))
 
-    def before() -> None:
-        for number, pair in limits.items():
-            resource.setrlimit(number, pair)
-        for folder in launch.cgroups:
-            with open(os.path.join(folder, "cgroup.procs"), "w", encoding="ascii") as stream:
-                stream.write("0")
 
-    return Command(tuple(words), environment, before, (user.pw_uid, user.pw_gid), _watched(launch))
+def _enter(limits: Limits, cgroups: Sequence[str]) -> list[str]:
+    """Return what takes the limits and joins the control groups before it becomes the rest of the command."""
+    if not limits and not cgroups:
+        return []
+    return [sys.executable, "-I", "-c", ENTER, json.dumps([list(limits.items()), list(cgroups)])]
 
 
 def account(name: str) -> pwd.struct_passwd:
@@ -68,14 +79,19 @@ def account(name: str) -> pwd.struct_passwd:
     try:
         return pwd.getpwnam(name) if name else pwd.getpwuid(os.geteuid())
     except KeyError as error:
-        raise TuningError(f"user: {name or os.geteuid()} is not known on this host; name the user that runs jobs") from error
+        raise TuningError(
+            f"user: {name or os.geteuid()} is not known on this host; name the user that runs jobs"
+        ) from error
 
 
 def _in_slice(launch: Launch) -> list[str]:
     if not launch.slice:
         return []
     if shutil.which("systemd-run") is None or not os.path.isdir("/run/systemd/system"):
-        raise TuningError(f"slice: {launch.slice} needs systemd, which does not run here; give control groups by their folders instead")
+        raise TuningError(
+            f"slice: {launch.slice} needs systemd, which does not run here; give control groups by their folders "
+            f"instead"
+        )
     return ["systemd-run", "--scope", "--quiet", "--collect", f"--slice={launch.slice}", "--"]
 
 
@@ -127,6 +143,8 @@ def read_limits(text: str) -> Limits:
     for line in text.splitlines():
         parts = LINE.match(line)
         if parts and parts["name"] in SERVICE_LIMITS:
-            soft, hard = (resource.RLIM_INFINITY if parts[end] == "unlimited" else int(parts[end]) for end in ("soft", "hard"))
+            soft, hard = (
+                resource.RLIM_INFINITY if parts[end] == "unlimited" else int(parts[end]) for end in ("soft", "hard")
+            )
             found[SERVICE_LIMITS[parts["name"]]] = (soft, hard)
     return found

@@ -37,10 +37,16 @@ def previous(now: Figures, before: Figures, drop: float) -> list[dict[str, Any]]
             continue
         change = 100 * (figure["value"] - past["value"]) / past["value"]
         noise = 100 * 3 * max(past.get("spread", 0.0), figure.get("spread", 0.0)) / past["value"]
-        rows.append({
-            "name": figure["name"], "before": past["value"], "now": figure["value"], "unit": figure["unit"],
-            "change_percent": round(change, 2), "worse": worse(figure["unit"], change) > max(drop, noise),
-        })  # fmt: skip
+        rows.append(
+            {
+                "name": figure["name"],
+                "before": past["value"],
+                "now": figure["value"],
+                "unit": figure["unit"],
+                "change_percent": round(change, 2),
+                "worse": worse(figure["unit"], change) > max(drop, noise),
+            }
+        )
     return rows
 
 
@@ -74,9 +80,18 @@ def _outliers(kind: str, members: Mapping[str, Figures]) -> list[dict[str, Any]]
         for host, value in values.items():
             off = worse(unit, value - middle)
             if middle and off > max(SPREADS * spread, LEAST * middle):
-                rows.append({
-                    "host": host, "name": name, "value": value, "unit": unit, "median": middle, "spread": round(spread, 4),
-                    "off_percent": round(100 * (value - middle) / middle, 1), "off_spreads": round(off / spread, 1) if spread else None,
-                    "hosts": len(values), "like": kind,
-                })  # fmt: skip
+                rows.append(
+                    {
+                        "host": host,
+                        "name": name,
+                        "value": value,
+                        "unit": unit,
+                        "median": middle,
+                        "spread": round(spread, 4),
+                        "off_percent": round(100 * (value - middle) / middle, 1),
+                        "off_spreads": round(off / spread, 1) if spread else None,
+                        "hosts": len(values),
+                        "like": kind,
+                    }
+                )
     return rows

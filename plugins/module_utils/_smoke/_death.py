@@ -16,7 +16,9 @@ from ansible_collections.gpu_fleet.node.plugins.module_utils._smoke._child impor
 from ansible_collections.gpu_fleet.node.plugins.module_utils._smoke._model import Row, row
 from ansible_collections.gpu_fleet.node.plugins.module_utils._torch_probe import _cgroup
 
-CONSTRAINT = re.compile(r"oom-kill:constraint=(?P<kind>\w+),.*?(?:oom_memcg=(?P<group>[^,]+),)?.*task=(?P<task>[^,]*),pid=(?P<pid>\d+)")
+CONSTRAINT = re.compile(
+    r"oom-kill:constraint=(?P<kind>\w+),.*?(?:oom_memcg=(?P<group>[^,]+),)?.*task=(?P<task>[^,]*),pid=(?P<pid>\d+)"
+)
 LIBRARY = re.compile(r"error while loading shared libraries|ModuleNotFoundError|ImportError|Traceback")
 Counts = dict[_cgroup.Level, dict[str, int]]
 
@@ -66,7 +68,11 @@ class Evidence:
             count = now.get(event, 0) - self.before.get(level, {}).get(event, 0)
             if count > 0:
                 found.append((count, level))
-        limited = [pair for pair in found if _cgroup.memory_limit(pair[1]) is not None or _cgroup.memory_high(pair[1]) is not None]
+        limited = [
+            pair
+            for pair in found
+            if _cgroup.memory_limit(pair[1]) is not None or _cgroup.memory_high(pair[1]) is not None
+        ]
         return next(iter(limited or found), None)
 
 
@@ -78,10 +84,14 @@ def counts(levels: Sequence[_cgroup.Level]) -> Counts:
 def explain(run: Run, evidence: Evidence) -> Row:
     """Return the row for the check that was at work."""
     check = run.running if run.running not in ("import", "between", "") else "probe"
-    where = {"import": "while torch was imported", "between": "between two checks"}.get(run.running, f"during {run.running}")
+    where = {"import": "while torch was imported", "between": "between two checks"}.get(
+        run.running, f"during {run.running}"
+    )
     status, observed, reason, action = _why(run, evidence)
     left = f"; process {', '.join(map(str, run.left))} cannot be ended" if run.left else ""
-    return row(check, check, status, observed=observed, expected="an end", reason=f"{where}: {reason}{left}", action=action)
+    return row(
+        check, check, status, observed=observed, expected="an end", reason=f"{where}: {reason}{left}", action=action
+    )
 
 
 def _why(run: Run, evidence: Evidence) -> tuple[str, str, str, str]:
@@ -92,10 +102,20 @@ def _why(run: Run, evidence: Evidence) -> tuple[str, str, str, str]:
     if run.late and high:
         bound = _cgroup.memory_high(high[1])
         reason = f"throttled by memory.high of {high[1].name} ({bound} bytes): high in memory.events rose by {high[0]}"
-        return "fail", "throttled", reason, f"raise MemoryHigh of {high[1].name}, or set MemoryMax above it, so that a job ends instead of crawling"
+        return (
+            "fail",
+            "throttled",
+            reason,
+            f"raise MemoryHigh of {high[1].name}, or set MemoryMax above it, so that a job ends instead of crawling",
+        )
     if run.late:
         limit = "the time limit of this check" if run.late == "check" else "the time limit of the whole test"
-        return "fail", "hung", f"no end within {limit}", "look at the kernel log (Xid, hung tasks) and nvidia-smi; raise the limit if the host is only slow"
+        return (
+            "fail",
+            "hung",
+            f"no end within {limit}",
+            "look at the kernel log (Xid, hung tasks) and nvidia-smi; raise the limit if the host is only slow",
+        )
     return _exited(run)
 
 
@@ -107,7 +127,8 @@ def _killed(run: Run, evidence: Evidence) -> tuple[str, str] | None:
         if record["kind"] == "CONSTRAINT_MEMCG":
             group = record["group"] or (rose[1].name if rose else "its control group")
             return _by_group(group, rose)
-        words = f"killed by the OOM killer of the machine (process {record['pid']}, {record['task']}): the host itself was out of memory"
+        victim = f"process {record['pid']}, {record['task']}"
+        words = f"killed by the OOM killer of the machine ({victim}): the host itself was out of memory"
         return words, "find what fills the host's memory; give the jobs a slice with a limit below the host's memory"
     return _by_group(rose[1].name, rose) if rose else None
 
@@ -115,19 +136,47 @@ def _killed(run: Run, evidence: Evidence) -> tuple[str, str] | None:
 def _by_group(name: str, rose: tuple[int, _cgroup.Level] | None) -> tuple[str, str]:
     bound = _cgroup.memory_limit(rose[1]) if rose else None
     figures = f" ({bound} bytes; oom_kill rose by {rose[0]})" if rose else ""
-    return f"killed by the memory limit of {name}{figures}", f"raise MemoryMax of {name}, or let the jobs there use less"
+    return (
+        f"killed by the memory limit of {name}{figures}",
+        f"raise MemoryMax of {name}, or let the jobs there use less",
+    )
 
 
 def _exited(run: Run) -> tuple[str, str, str, str]:
     said = run.errors.splitlines()[-1][:300] if run.errors else "no message"
-    if run.code is not None and run.code < 0 or (run.code or 0) > 128:
+    if (run.code is not None and run.code < 0) or (run.code or 0) > 128:
         number = -run.code if run.code and run.code < 0 else (run.code or 0) - 128
         name = signal.Signals(number).name if number in set(signal.Signals) else str(number)
         if name == "SIGBUS":
-            return "fail", name, f"bus error: /dev/shm or a mapped file is full; {said}", "enlarge /dev/shm (containers: --ipc=host or --shm-size)"
+            return (
+                "fail",
+                name,
+                f"bus error: /dev/shm or a mapped file is full; {said}",
+                "enlarge /dev/shm (containers: --ipc=host or --shm-size)",
+            )
         if name == "SIGKILL":
-            return "fail", name, "killed from outside, not by the OOM killer", "look for who killed it: an operator, a watchdog, a batch system"
-        return "fail", name, f"crashed with {name}; {said}", "look at the kernel log (Xid, segfault) and run the check alone"
+            return (
+                "fail",
+                name,
+                "killed from outside, not by the OOM killer",
+                "look for who killed it: an operator, a watchdog, a batch system",
+            )
+        return (
+            "fail",
+            name,
+            f"crashed with {name}; {said}",
+            "look at the kernel log (Xid, segfault) and run the check alone",
+        )
     if run.running == "import" and LIBRARY.search(run.errors):
-        return "unknown", "no torch", f"torch cannot be imported: {said}", "repair the interpreter, or name another one (validate_memory_python)"
-    return "unknown", f"exit status {run.code}", f"the probe ended early: {said}", "see the message; run the check alone"
+        return (
+            "unknown",
+            "no torch",
+            f"torch cannot be imported: {said}",
+            "repair the interpreter, or name another one (validate_memory_python)",
+        )
+    return (
+        "unknown",
+        f"exit status {run.code}",
+        f"the probe ended early: {said}",
+        "see the message; run the check alone",
+    )

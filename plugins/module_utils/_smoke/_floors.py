@@ -11,7 +11,8 @@ from typing import Any
 
 from ansible_collections.gpu_fleet.node.plugins.module_utils._smoke._model import Gpus, Row, row
 
-# Memory rate by data sheet, GB/s, and what NVLink carries one way where all cards of that name have it. The longest name wins.
+# Memory rate by data sheet, GB/s, and what NVLink carries one way where all cards of that name have it.
+# The longest name wins.
 MODELS: dict[str, tuple[float, float]] = {
     "GB200": (8000, 900),
     "B200": (8000, 900),
@@ -31,12 +32,14 @@ MODELS: dict[str, tuple[float, float]] = {
     "A30": (933, 0),
     "T4": (320, 0),
 }
-# What must be reached: of the data sheet's rate for a copy on the device (0.80 was seen), of the link for pinned (0.87 was
-# seen) and pageable copies (0.14 was seen; it is the CPU that copies), of NVLink or the link between two GPUs.
+# What must be reached: of the data sheet's rate for a copy on the device (0.80 was seen), of the link for pinned
+# (0.87 was seen) and pageable copies (0.14 was seen; it is the CPU that copies), of NVLink or the link
+# between two GPUs.
 SHARE = {"device_to_device": 0.7, "pinned": 0.8, "pageable": 0.05, "peer_nvlink": 0.7, "peer_link": 0.4}
 ACTION = {
     "device_to_device": "drain the host: look at ECC and row-remap state, memory clock and throttle reasons of the GPU",
-    "pinned": "look at the link (nvidia-smi -q, PCIe generation and width), IOMMU, the NUMA node of the process, power limits",
+    "pinned": "look at the link (nvidia-smi -q, PCIe generation and width), IOMMU, the NUMA node of the process, "
+    "power limits",
     "pageable": "look at CPU governor, NUMA node and memory channels of the host",
     "peer": "look at nvidia-smi topo -m, NVLink state, ACS and IOMMU",
 }
@@ -72,11 +75,19 @@ def _floor(kind: str, index: int, gpus: Gpus, own: Mapping[str, Any]) -> tuple[f
     link = gpus.links[index] if index < len(gpus.links) else 0.0
     rate, nvlink = model(name)
     if kind == "device_to_device":
-        return (round(rate * SHARE[kind], 1), f"table: {name}") if rate else (None, f"no floor is known for {name or 'this GPU'}")
+        return (
+            (round(rate * SHARE[kind], 1), f"table: {name}")
+            if rate
+            else (None, f"no floor is known for {name or 'this GPU'}")
+        )
     if kind.startswith("peer") and nvlink:
         return round(nvlink * SHARE["peer_nvlink"], 1), f"table: {name}"
     share = SHARE["peer_link"] if kind.startswith("peer") else SHARE[kind.rsplit("_", 1)[1]]
-    return (round(link * share, 2), f"{share} of the link, {link} GB/s") if link else (None, "the link of the GPU is not known")
+    return (
+        (round(link * share, 2), f"{share} of the link, {link} GB/s")
+        if link
+        else (None, "the link of the GPU is not known")
+    )
 
 
 def model(name: str) -> tuple[float, float]:
@@ -98,6 +109,11 @@ def _nodes(measurements: Sequence[Mapping[str, Any]]) -> list[Row]:
         slow, fast = min(values), max(values)
         status = "warn" if slow[0] < 0.9 * fast[0] else "pass"
         action = f"bind the jobs of this GPU to {fast[1]} (gpu-run, numactl)" if status == "warn" else ""
-        more = {"observed": slow[0], "expected": fast[0], "unit": "GB/s", "threshold_source": f"{slow[1]} against {fast[1]}"}
+        more = {
+            "observed": slow[0],
+            "expected": fast[0],
+            "unit": "GB/s",
+            "threshold_source": f"{slow[1]} against {fast[1]}",
+        }
         rows.append(row("bandwidth", f"{gpu}.nodes", status, **more, action=action))
     return rows

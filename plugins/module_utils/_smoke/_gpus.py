@@ -38,19 +38,36 @@ def look(ask: Ask, expected: int | None, allow_busy: bool, root: str = PCI) -> G
     if not count and not expected:
         return Gpus(0, gap=Gap("skip", "PCI shows no NVIDIA GPU and none is expected"))
     if not count:
-        return Gpus(0, gap=Gap("fail", f"{expected} GPUs are expected, and PCI shows none", "look at power, slot and BIOS of the GPUs"))
+        return Gpus(
+            0,
+            gap=Gap(
+                "fail", f"{expected} GPUs are expected, and PCI shows none", "look at power, slot and BIOS of the GPUs"
+            ),
+        )
     answer = ask(["nvidia-smi", f"--query-gpu={FIELDS}", "--format=csv,noheader,nounits"])
     if answer is None:
         reason = f"PCI shows {count} NVIDIA GPUs, and nvidia-smi gave no answer in time, so CUDA was not touched"
-        return Gpus(count, gap=Gap("unknown", reason, "look at the driver: lsmod, nvidia-smi by hand, Xid messages; then reboot"))
+        return Gpus(
+            count,
+            gap=Gap("unknown", reason, "look at the driver: lsmod, nvidia-smi by hand, Xid messages; then reboot"),
+        )
     cards = [[field.strip() for field in line.split(",")] for line in answer.splitlines() if line.count(",") >= 6]
     if not cards:
         reason = f"PCI shows {count} NVIDIA GPUs, and nvidia-smi says: {answer.strip()[:200] or 'nothing'}"
         return Gpus(count, gap=Gap("unknown", reason, "install or repair the driver"))
     names, links = tuple(card[0] for card in cards), tuple(_link(card[5], card[6]) for card in cards)
-    using = "" if allow_busy else busy(cards, ask(["nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"]))
+    using = (
+        ""
+        if allow_busy
+        else busy(cards, ask(["nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"]))
+    )
     if using:
-        return Gpus(count, names, links, Gap("unknown", using, "wait until the GPUs are idle, or set validate_memory_busy to allow it"))
+        return Gpus(
+            count,
+            names,
+            links,
+            Gap("unknown", using, "wait until the GPUs are idle, or set validate_memory_busy to allow it"),
+        )
     return Gpus(count, names, links)
 
 

@@ -49,5 +49,7 @@ def keep(folder: str, result: Mapping[str, Any], most: int) -> str:
         for name in runs(folder)[:-most]:
             os.unlink(os.path.join(folder, name))
     except OSError as error:
-        raise TuningError(f"{folder}: the result cannot be kept there ({error.strerror}); set validate_memory_history") from error
+        raise TuningError(
+            f"{folder}: the result cannot be kept there ({error.strerror}); set validate_memory_history"
+        ) from error
     return path

@@ -25,7 +25,10 @@ PLACES = (
     "/usr/local/bin/python3",
     "/usr/bin/python3",
 )
-HAS_TORCH = "import importlib.util as u, sys; sys.exit('has torch' if u.find_spec('torch') and sys.version_info >= (3, 9) else 1)"
+HAS_TORCH = (
+    "import importlib.util as u, sys; "
+    "sys.exit('has torch' if u.find_spec('torch') and sys.version_info >= (3, 9) else 1)"
+)
 SECONDS = 20.0
 INSTALL_SECONDS = 1800.0
 
@@ -34,15 +37,17 @@ Try = Callable[[str], bool]
 
 def has_torch(python: str) -> bool:
     """Tell whether an interpreter is new enough and has torch, without importing it."""
-    return (_processes.ask([python, "-c", HAS_TORCH], SECONDS) or "").strip() == "has torch"
+    return (_processes.ask([python, "-c", HAS_TORCH], SECONDS) or "").strip().endswith("has torch")
 
 
 def find(wanted: str, venv: str, test: Try = has_torch) -> str | None:
-    """Return the interpreter to use: the named one, that of the environment, or the first of the usual ones with torch."""
+    """Return the interpreter: the named one, that of the environment, or the first of the usual ones with torch."""
     if wanted:
         path = shutil.which(wanted)
         if path is None or not test(path):
-            raise TuningError(f"python: {wanted} is not a Python 3.9 or newer with torch; name another one (validate_memory_python)")
+            raise TuningError(
+                f"python: {wanted} is not a Python 3.9 or newer with torch; name another one (validate_memory_python)"
+            )
         return path
     if venv:
         return os.path.join(venv, "bin", "python3")
@@ -59,11 +64,18 @@ def make(venv: str, index: str, packages: Sequence[str]) -> bool:
     if has_torch(python):
         return False
     if not index:
-        raise TuningError(f"venv: {venv} has no torch, and no index to install it from was named (validate_memory_venv_index)")
-    for command in ([sys.executable, "-m", "venv", venv], [python, "-m", "pip", "install", "--index-url", index, *packages]):
+        raise TuningError(
+            f"venv: {venv} has no torch, and no index to install it from was named (validate_memory_venv_index)"
+        )
+    for command in (
+        [sys.executable, "-m", "venv", venv],
+        [python, "-m", "pip", "install", "--index-url", index, *packages],
+    ):
         said = _processes.ask(command, INSTALL_SECONDS)
         if said is None:
             raise TuningError(f"venv: {' '.join(command[:4])} did not end within {INSTALL_SECONDS:.0f} s")
     if not has_torch(python):
-        raise TuningError(f"venv: {venv} has no torch after the installation from {index}: {(said or '').strip()[-300:]}")
+        raise TuningError(
+            f"venv: {venv} has no torch after the installation from {index}: {(said or '').strip()[-300:]}"
+        )
     return True

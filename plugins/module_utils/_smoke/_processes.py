@@ -20,9 +20,13 @@ def ask(command: Sequence[str], seconds: float, environment: Mapping[str, str] |
     """Return what a command prints, both streams in one; None where it is missing, fails to start or is late."""
     try:
         child = subprocess.Popen(
-            list(command), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+            list(command),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
             env=dict(environment) if environment is not None else None,
-        )  # fmt: skip
+        )
     except OSError as error:
         return f"{command[0]}: {error.strerror}"
     try:

@@ -19,7 +19,14 @@ QUICK: dict[str, dict[str, Any]] = {
     "pinned": {"timeout": 30, "mib": 256, "touch_mib": 0},
     "training": {"timeout": 60, "layers": 8, "width": 1024, "sequence": 512, "batch": 8},
     "fragmentation": {"timeout": 60, "mib": 2000},
-    "dataloader": {"timeout": 60, "workers": 0, "prefetch": 2, "batch_mib": 4.0, "shared_tensors": 500, "start_method": "fork"},
+    "dataloader": {
+        "timeout": 60,
+        "workers": 0,
+        "prefetch": 2,
+        "batch_mib": 4.0,
+        "shared_tensors": 500,
+        "start_method": "fork",
+    },
     "collectives": {"timeout": 60, "mib": 64},
 }
 FULL: dict[str, dict[str, Any]] = {
@@ -47,7 +54,7 @@ NAMES = tuple(QUICK)
 
 
 def plan(profile: str, wanted: Mapping[str, Any], gpus: bool, expect: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the enabled checks with their options: the profile's, then those for hosts without a GPU, then the operator's."""
+    """Return the enabled checks with their options: the profile's, those for hosts without a GPU, the operator's."""
     checks = {}
     for name in NAMES:
         own = {key: value for key, value in (wanted.get(name) or {}).items() if value is not None}

@@ -41,24 +41,40 @@ TOTAL = {"quick": 300, "full": 1800}
 def smoke(options: Options, check_mode: bool, tell: Tell) -> dict[str, Any]:
     """Return the result of the whole test; in check mode nothing runs and there is no verdict."""
     if check_mode:
-        return {"changed": False, "checks": [], "measurements": [], "verdict": None, "msg": "check mode: nothing was run"}
+        return {
+            "changed": False,
+            "checks": [],
+            "measurements": [],
+            "verdict": None,
+            "msg": "check mode: nothing was run",
+        }
     started = time.monotonic()
-    made = _interpreter.make(options["venv"], options["venv_index"], options["venv_packages"]) if options["venv"] else False
+    made = (
+        _interpreter.make(options["venv"], options["venv_index"], options["venv_packages"])
+        if options["venv"]
+        else False
+    )
     gpus = _gpus.look(lambda words: _processes.ask(words, SMI_SECONDS), options["expect"].get("gpus"), options["busy"])
     checks = _profiles.plan(options["profile"], options["checks"], gpus.gap is None, expectations(options, gpus))
     python = _interpreter.find(options["python"], options["venv"])
     rows, result = probe(options, gpus, checks, python, tell)
     measurements = result.pop("measurements")
     rows += _floors.judge(measurements, gpus, options["floors"]) if "bandwidth" in checks else []
-    result.update(profile=options["profile"], host=socket.gethostname(), python=python, measurements=measurements, changed=made)
+    result.update(
+        profile=options["profile"], host=socket.gethostname(), python=python, measurements=measurements, changed=made
+    )
     past = _history.last(options["history"], options["profile"]) if options["history"] else None
     compared = _compare.previous(measurements, past["measurements"], options["drop"]) if past else []
     rows += [worsened(figure) for figure in compared if figure["worse"]]
     result.update(checks=rows, verdict=_verdict.verdict(rows), msg=_verdict.sentence(rows))
-    result["previous"] = {"finished": past["finished"], "verdict": past["verdict"], "figures": compared} if past else None
+    result["previous"] = (
+        {"finished": past["finished"], "verdict": past["verdict"], "figures": compared} if past else None
+    )
     result["finished"] = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
     result["duration"] = round(time.monotonic() - started, 2)
-    result["kept"] = _history.keep(options["history"], result, options["history_length"]) if options["history"] else None
+    result["kept"] = (
+        _history.keep(options["history"], result, options["history_length"]) if options["history"] else None
+    )
     return result
 
 
@@ -75,13 +91,21 @@ def expectations(options: Options, gpus: Gpus) -> dict[str, Any]:
 def worsened(figure: Mapping[str, Any]) -> Row:
     """Return the warning for a figure that fell behind the run before."""
     return row(
-        "previous", f"previous.{figure['name']}", "warn", observed=figure["now"], expected=figure["before"], unit=figure["unit"],
-        threshold_source="the run before on this host", reason=f"{figure['change_percent']:+.1f} % since the run before",
+        "previous",
+        f"previous.{figure['name']}",
+        "warn",
+        observed=figure["now"],
+        expected=figure["before"],
+        unit=figure["unit"],
+        threshold_source="the run before on this host",
+        reason=f"{figure['change_percent']:+.1f} % since the run before",
         action="run again; if it stays, look for what changed (driver, kernel, tuning, neighbours)",
-    )  # fmt: skip
+    )
 
 
-def probe(options: Options, gpus: Gpus, checks: Mapping[str, Any], python: str | None, tell: Tell) -> tuple[list[Row], dict[str, Any]]:
+def probe(
+    options: Options, gpus: Gpus, checks: Mapping[str, Any], python: str | None, tell: Tell
+) -> tuple[list[Row], dict[str, Any]]:
     """Run all checks, where there is something to run them with."""
     bad = strings(options["environment"])
     if bad:  # every program of this environment would stop
@@ -89,11 +113,20 @@ def probe(options: Options, gpus: Gpus, checks: Mapping[str, Any], python: str |
     if python is None:
         reason = "no Python 3.9 or newer with torch was found in the usual places"
         action = "set validate_memory_python, or have an environment made with validate_memory_venv"
-        return [row(name, name, "unknown", reason=reason, action=action) for name in checks], {"measurements": [], "torch": None, "gpus": list(gpus.names)}
+        return [row(name, name, "unknown", reason=reason, action=action) for name in checks], {
+            "measurements": [],
+            "torch": None,
+            "gpus": list(gpus.names),
+        }
     launch = Launch(
-        python, options["user"], options["slice"], tuple(options["cgroups"]), tuple(options["launcher"]), options["environment"],
+        python,
+        options["user"],
+        options["slice"],
+        tuple(options["cgroups"]),
+        tuple(options["launcher"]),
+        options["environment"],
         options["like_service"],
-    )  # fmt: skip
+    )
     deadline = time.monotonic() + (options["timeout"] or TOTAL[options["profile"]])
     return Session(launch, gpus, tell).all(dict(checks), deadline)
 
@@ -104,8 +137,17 @@ def strings(environment: Mapping[str, str]) -> list[Row]:
     for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
         text = environment.get(name, os.environ.get(name, ""))
         for problem in _allocator_string.problems(text):
-            rows.append(row("environment", f"environment.{name}", "fail", observed=text, reason=problem, threshold_source="what torch takes",
-                            action=f"correct {name}: as it stands it stops every job"))  # fmt: skip
+            rows.append(
+                row(
+                    "environment",
+                    f"environment.{name}",
+                    "fail",
+                    observed=text,
+                    reason=problem,
+                    threshold_source="what torch takes",
+                    action=f"correct {name}: as it stands it stops every job",
+                )
+            )
     return rows
 
 
@@ -129,7 +171,9 @@ class Session:
             checks = {name: own for name, own in checks.items() if name not in begun}
             if not begun or run.late == "total" or run.left:
                 why = "the probe did not get that far" if not run.left else "a process of the probe cannot be ended"
-                self._rows += [row(name, name, "unknown", reason=why, action="see the row of the probe") for name in checks]
+                self._rows += [
+                    row(name, name, "unknown", reason=why, action="see the row of the probe") for name in checks
+                ]
                 break
         return self._rows, self._facts
 
@@ -139,9 +183,11 @@ class Session:
             script = [_ship.write(folder), os.path.join(folder, "request.json")]
             gap = self._gpus.gap or Gap("skip", "")
             request = {
-                "checks": checks, "folder": folder, "use_gpus": self._gpus.gap is None,
+                "checks": checks,
+                "folder": folder,
+                "use_gpus": self._gpus.gap is None,
                 "gap": {"status": gap.status, "reason": gap.reason, "action": gap.action},
-            }  # fmt: skip
+            }
             with open(script[1], "w", encoding="utf-8") as stream:
                 json.dump(request, stream)
             command = _command.build(self._launch, script, os.path.basename(folder))

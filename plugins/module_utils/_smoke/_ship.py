@@ -33,9 +33,25 @@ from ansible_collections.gpu_fleet.node.plugins.module_utils._torch_probe import
 PACKAGE = "gpu_fleet_probe"
 # Named one by one, since Ansible sends what is imported.
 PARTS: tuple[ModuleType, ...] = (
-    _torch_probe, _allocator, _bandwidth, _cgroup, _children, _collectives, _dataloader, _environment, _exhaustion, _fill,
-    _fragmentation, _huge_pages, _limits, _main, _pinned, _report, _stack, _training,
-)  # fmt: skip
+    _torch_probe,
+    _allocator,
+    _bandwidth,
+    _cgroup,
+    _children,
+    _collectives,
+    _dataloader,
+    _environment,
+    _exhaustion,
+    _fill,
+    _fragmentation,
+    _huge_pages,
+    _limits,
+    _main,
+    _pinned,
+    _report,
+    _stack,
+    _training,
+)
 START = f"from {PACKAGE}._main import main\n\nif __name__ == '__main__':\n    main()\n"
 
 

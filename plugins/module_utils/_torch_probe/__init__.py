@@ -1,4 +1,4 @@
 # Copyright: (c) 2026, the gpu_fleet.node contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The program that runs in the user's torch interpreter; it needs the standard library and torch, and NumPy if it is there."""
+"""The program that runs in the user's torch interpreter: standard library and torch, and NumPy if it is there."""

@@ -42,7 +42,14 @@ def lifecycle(torch: Any, gpu: str) -> Iterator[Finding]:
     advice = "another process or a library allocates on this GPU; run the test on an idle GPU"
     yield Measure(f"{name}.allocated", grown, "bytes")
     yield Measure(f"{name}.reserved", during[1] - before[1], "bytes")
-    yield judge(f"{name}.allocate", 4_000_000 <= grown <= 4_000_000 + 512, grown, "4000000 to 4000512", unit="bytes", action=advice)
+    yield judge(
+        f"{name}.allocate",
+        4_000_000 <= grown <= 4_000_000 + 512,
+        grown,
+        "4000000 to 4000512",
+        unit="bytes",
+        action=advice,
+    )
     yield judge(f"{name}.delete", after[0] == before[0], after[0], before[0], unit="bytes allocated", action=advice)
     yield judge(f"{name}.keep", after[1] == during[1], after[1], during[1], unit="bytes reserved", action=advice)
     yield judge(f"{name}.empty_cache", end[1] <= before[1], end[1], before[1], unit="bytes reserved", action=advice)
@@ -59,7 +66,14 @@ def peak(torch: Any, gpu: str, name: str) -> Finding:
     small = torch.empty(64 * MIB, dtype=torch.uint8, device=gpu)
     seen = torch.cuda.max_memory_allocated(gpu) - base
     del small
-    return judge(f"{name}.peak", seen == 64 * MIB, seen, 64 * MIB, unit="bytes", action="report it: the peak counter is not reset")
+    return judge(
+        f"{name}.peak",
+        seen == 64 * MIB,
+        seen,
+        64 * MIB,
+        unit="bytes",
+        action="report it: the peak counter is not reset",
+    )
 
 
 def leak(torch: Any, gpu: str, cycles: int, limit_mib: float) -> Iterator[Finding]:
@@ -76,8 +90,16 @@ def leak(torch: Any, gpu: str, cycles: int, limit_mib: float) -> Iterator[Findin
     quarter = max(1, len(used) // 4)
     growth = (statistics.median(used[-quarter:]) - statistics.median(used[:quarter])) / MIB
     name = f"allocator.{label(gpu)}"
-    yield Measure(f"{name}.leak_slope", round(growth * MIB / max(1, len(used) - quarter), 3), "bytes/cycle", samples=len(used))
+    yield Measure(
+        f"{name}.leak_slope", round(growth * MIB / max(1, len(used) - quarter), 3), "bytes/cycle", samples=len(used)
+    )
     yield judge(
-        f"{name}.leak", growth <= limit_mib, growth, f"at most {limit_mib}", unit="MiB", threshold_source="option leak_mib",
-        action="device memory climbs while nothing is kept: update driver and torch, or look for another process on the GPU",
-    )  # fmt: skip
+        f"{name}.leak",
+        growth <= limit_mib,
+        growth,
+        f"at most {limit_mib}",
+        unit="MiB",
+        threshold_source="option leak_mib",
+        action="device memory climbs while nothing is kept: update driver and torch, or look for another process on "
+        "the GPU",
+    )

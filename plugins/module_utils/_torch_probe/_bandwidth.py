@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
-from ._report import MIB, Context, Finding, Measure, Row, label, measure
+from ._report import MIB, Context, Finding, Measure, Row, label, measure, release_pinned
 
-Copy = Callable[[], None]
+Copy = Callable[[], object]
 COPIES = 4  # in one sample, so that starting a copy weighs little
 
 
@@ -62,26 +63,32 @@ def host(torch: Any, gpu: str, size: int, samples: int) -> Iterator[Finding]:
         count = samples if pin else max(3, samples // 3)
         name = f"bandwidth.{label(gpu)}"
         ways: dict[str, Copy] = {
-            "host_to_device": lambda here=here: there.copy_(here, non_blocking=True),
-            "device_to_host": lambda here=here: here.copy_(there, non_blocking=True),
+            "host_to_device": partial(there.copy_, here, non_blocking=True),
+            "device_to_host": partial(here.copy_, there, non_blocking=True),
         }
         for way, copy in ways.items():
             yield rate(f"{name}.{way}_{kind}", size, timed(torch, gpu, count, copy))
-        if not bool((here[:: 4096] == 1).all()):
-            yield Row(f"{name}.{kind}_values", "fail", "other values", "the values sent", action="drain the host: copies change data")
+        if not bool((here[::4096] == 1).all()):
+            yield Row(
+                f"{name}.{kind}_values",
+                "fail",
+                "other values",
+                "the values sent",
+                action="drain the host: copies change data",
+            )
 
 
 def device(torch: Any, gpu: str, size: int, samples: int) -> Measure:
     """Measure a copy on the device; bytes read and bytes written both count."""
     source, target = (torch.ones(size, dtype=torch.uint8, device=gpu) for _end in range(2))
-    seconds = timed(torch, gpu, samples, lambda: target.copy_(source))
+    seconds = timed(torch, gpu, samples, partial(target.copy_, source))
     return rate(f"bandwidth.{label(gpu)}.device_to_device", 2 * size, seconds)
 
 
 def peer(torch: Any, pair: tuple[str, str], size: int, samples: int) -> Measure:
     """Measure a copy from one GPU to another."""
     source, target = (torch.ones(size, dtype=torch.uint8, device=gpu) for gpu in pair)
-    seconds = timed(torch, pair[0], samples, lambda: target.copy_(source, non_blocking=True))
+    seconds = timed(torch, pair[0], samples, partial(target.copy_, source, non_blocking=True))
     return rate(f"bandwidth.{label(pair[0])}.peer_{label(pair[1])}", size, seconds)
 
 
@@ -106,14 +113,13 @@ def nodes(torch: Any, gpu: str, size: int, samples: int) -> Iterator[Finding]:
         return
     before = os.sched_getaffinity(0)
     there = torch.empty(size, dtype=torch.uint8, device=gpu)
+    release_pinned(torch)  # a buffer of another node must not be handed out again
+    kept = []
     try:
         for node, cpus in sorted(found.items()):
             os.sched_setaffinity(0, cpus)
-            # One MiB more than before, so that the pinned cache cannot hand out a buffer of another node.
-            here = torch.ones(size, dtype=torch.uint8).pin_memory() if node == 0 else torch.ones(size + node * size, dtype=torch.uint8).pin_memory()
-            part = here[:size]
-            seconds = timed(torch, gpu, samples, lambda part=part: there.copy_(part, non_blocking=True))
+            kept.append(torch.ones(size, dtype=torch.uint8).pin_memory())
+            seconds = timed(torch, gpu, samples, partial(there.copy_, kept[-1], non_blocking=True))
             yield rate(f"bandwidth.{label(gpu)}.from_node{node}", size, seconds)
-            del here, part
     finally:
         os.sched_setaffinity(0, before)

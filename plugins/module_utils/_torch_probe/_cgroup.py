@@ -1,7 +1,7 @@
 # Copyright: (c) 2026, the gpu_fleet.node contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The control groups of a process, version 1 and 2: their limits, their use and what they have already had to refuse."""
+"""The control groups of a process, version 1 and 2: their limits, their use and what they have refused."""
 
 from __future__ import annotations
 

@@ -14,7 +14,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 
-def start(folder: str, task: str, arguments: Mapping[str, Any], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+def start(
+    folder: str, task: str, arguments: Mapping[str, Any], environment: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
     """Start `task` (module.function of this package) with the arguments; it answers with one JSON value."""
     code = (
         "import importlib, json, os, sys; out = os.dup(1); os.dup2(2, 1); sys.path.insert(0, sys.argv[1]); "

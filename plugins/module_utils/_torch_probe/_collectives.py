@@ -1,7 +1,7 @@
 # Copyright: (c) 2026, the gpu_fleet.node contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Check 11: sums over several processes: NCCL over the local GPUs, or gloo over two processes where there are not two."""
+"""Check 11: sums over processes: NCCL over the local GPUs, or gloo over two processes where there are not two."""
 
 from __future__ import annotations
 
@@ -27,18 +27,39 @@ def check(context: Context) -> Iterator[Finding]:
     name = f"collectives.{backend}"
     note = f"{backend} over {ranks} processes" + ("" if backend == "nccl" else ": the plumbing only, no GPU takes part")
     if errors:
-        yield Row(name, "fail", "error", "correct sums", reason=f"{note}; {errors[0]}",
-                  action="run with NCCL_DEBUG=INFO (gloo: look at the loopback interface) and look at topology, /dev/shm and memlock")  # fmt: skip
+        yield Row(
+            name,
+            "fail",
+            "error",
+            "correct sums",
+            reason=f"{note}; {errors[0]}",
+            action="run with NCCL_DEBUG=INFO (gloo: look at the loopback interface) and look at topology, /dev/shm "
+            "and memlock",
+        )
     else:
         wrong = sum(answer["wrong"] for answer in answers)
-        yield judge(name, wrong == 0, wrong, 0, unit="wrong sums", threshold_source=note,
-                    action="drain the host: a link between GPUs changes data")  # fmt: skip
+        yield judge(
+            name,
+            wrong == 0,
+            wrong,
+            0,
+            unit="wrong sums",
+            threshold_source=note,
+            action="drain the host: a link between GPUs changes data",
+        )
         rate = min(answer["bytes"] / answer["seconds"] for answer in answers) / 1e9
-        yield Measure(f"{name}.all_reduce", round(rate * 2 * (ranks - 1) / ranks, 3), "GB/s bus", samples=answers[0]["rounds"])
+        yield Measure(
+            f"{name}.all_reduce", round(rate * 2 * (ranks - 1) / ranks, 3), "GB/s bus", samples=answers[0]["rounds"]
+        )
     if backend == "gloo":
         why = "one GPU only" if gpus else context.gap.reason
         status = "skip" if gpus else context.gap.status
-        yield Row("collectives.nccl", status, reason=f"{why}; gloo over two processes was used for the plumbing", action=context.gap.action)
+        yield Row(
+            "collectives.nccl",
+            status,
+            reason=f"{why}; gloo over two processes was used for the plumbing",
+            action=context.gap.action,
+        )
 
 
 def together(context: Context, backend: str, ranks: int, seconds: float) -> list[Any]:
@@ -48,7 +69,10 @@ def together(context: Context, backend: str, ranks: int, seconds: float) -> list
     os.unlink(meeting)
     common = {"backend": backend, "ranks": ranks, "meeting": meeting, "mib": context.options["mib"], "seconds": seconds}
     environment = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    children = [_children.start(context.folder, "_collectives.rank", {"rank": rank, **common}, environment) for rank in range(ranks)]
+    children = [
+        _children.start(context.folder, "_collectives.rank", {"rank": rank, **common}, environment)
+        for rank in range(ranks)
+    ]
     return _children.collect(children, seconds)
 
 

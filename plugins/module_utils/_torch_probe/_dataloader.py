@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from . import _limits
-from ._report import MIB, Context, Finding, Measure, Row, judge
+from ._report import ERRORS, MIB, Context, Finding, Measure, Row, judge
 
 
 class Batches:
@@ -60,25 +60,47 @@ def check(context: Context) -> Iterator[Finding]:
         try:
             collect(context, workers, kept, started)
             text = ""
-        except Exception as error:  # noqa: BLE001
+        except ERRORS as error:
             text = f"{error}\n{errors.text()}"
         used = _limits.open_files()
         kept.clear()
     if text:
         yield failed(_limits.explain(text, before, used), workers, started)
         return
-    yield judge("dataloader.workers", len(started) == workers, len(started), workers, unit="workers that gave a batch",
-                threshold_source="configured number of workers", action="some workers gave nothing; see the limits of the jobs")  # fmt: skip
+    yield judge(
+        "dataloader.workers",
+        len(started) == workers,
+        len(started),
+        workers,
+        unit="workers that gave a batch",
+        threshold_source="configured number of workers",
+        action="some workers gave nothing; see the limits of the jobs",
+    )
     yield Measure("dataloader.open_files", used, "files")
     if shared_size and needed > shared_free:
-        yield Row("dataloader.shared_memory", "warn", shared_free, needed, "bytes", "workers x prefetch x batch",
-                  "enlarge /dev/shm before batches grow (containers: --ipc=host or --shm-size)")  # fmt: skip
+        yield Row(
+            "dataloader.shared_memory",
+            "warn",
+            shared_free,
+            needed,
+            "bytes",
+            "workers x prefetch x batch",
+            "enlarge /dev/shm before batches grow (containers: --ipc=host or --shm-size)",
+        )
 
 
 def failed(cause: _limits.Cause, workers: int, started: dict[int, int]) -> Row:
     """Return the row for a failure, which names the limit."""
-    return Row("dataloader.workers", "fail" if cause.limit != "unknown" else "unknown", len(started), workers,
-               "workers that gave a batch", cause.limit, cause.action, cause.text)  # fmt: skip
+    return Row(
+        "dataloader.workers",
+        "fail" if cause.limit != "unknown" else "unknown",
+        len(started),
+        workers,
+        "workers that gave a batch",
+        cause.limit,
+        cause.action,
+        cause.text,
+    )
 
 
 def collect(context: Context, workers: int, kept: list[Any], started: dict[int, int]) -> None:

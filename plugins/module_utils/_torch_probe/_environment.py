@@ -27,31 +27,58 @@ def check(context: Context) -> Iterator[Finding]:
         yield limit(name, str(wanted))
     for name, wanted in sorted((expected.get("environment") or {}).items()):
         seen = os.environ.get(name)
-        yield judge(f"environment.{name}", seen == str(wanted), seen, str(wanted), threshold_source="declared",
-                    action="the variable does not reach the jobs: set it where they are started (launcher, service, slurmd)")  # fmt: skip
+        yield judge(
+            f"environment.{name}",
+            seen == str(wanted),
+            seen,
+            str(wanted),
+            threshold_source="declared",
+            action="the variable does not reach the jobs: set it where they are started (launcher, service, slurmd)",
+        )
     if expected.get("cpus"):
-        yield judge("environment.affinity", cpus >= expected["cpus"], cpus, expected["cpus"], unit="CPUs", threshold_source="declared",
-                    action="the jobs may use fewer CPUs than declared: look at cpuset and at the launcher")  # fmt: skip
+        yield judge(
+            "environment.affinity",
+            cpus >= expected["cpus"],
+            cpus,
+            expected["cpus"],
+            unit="CPUs",
+            threshold_source="declared",
+            action="the jobs may use fewer CPUs than declared: look at cpuset and at the launcher",
+        )
     if expected.get("memory_max"):
         yield memory(str(expected["memory_max"]))
     if expected.get("thp"):
         seen = "never (cut off by prctl)" if _huge_pages.disabled() else _huge_pages.chosen("enabled")
-        yield judge("environment.thp", seen == expected["thp"], seen, expected["thp"], threshold_source="declared",
-                    action="run the tuning again and look for who sets it back (audit-gpu-nodes.yml)")  # fmt: skip
+        yield judge(
+            "environment.thp",
+            seen == expected["thp"],
+            seen,
+            expected["thp"],
+            threshold_source="declared",
+            action="run the tuning again and look for who sets it back (audit-gpu-nodes.yml)",
+        )
     yield from gpus(context, expected.get("gpus"))
     yield preload()
 
 
 def describe() -> dict[str, Any]:
     """Return all that the tuning can reach, as this process has it."""
-    groups = {name: (_cgroup.levels(name) or [None])[0] for name in ("memory", "pids")}
-    variables = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "THP_MEM_ALLOC_ENABLE", "GLIBC_TUNABLES", "MALLOC_ARENA_MAX",
-                 "LD_PRELOAD", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")  # fmt: skip
+    groups = {name: _cgroup.levels(name)[:1] for name in ("memory", "pids")}
+    variables = (
+        "PYTORCH_ALLOC_CONF",
+        "PYTORCH_CUDA_ALLOC_CONF",
+        "THP_MEM_ALLOC_ENABLE",
+        "GLIBC_TUNABLES",
+        "MALLOC_ARENA_MAX",
+        "LD_PRELOAD",
+        "CUDA_VISIBLE_DEVICES",
+        "OMP_NUM_THREADS",
+    )
     room = _cgroup.headroom()
     return {
         "uid": os.getuid(),
         "affinity": sorted(os.sched_getaffinity(0)),
-        "cgroup": {name: level.name for name, level in groups.items() if level is not None},
+        "cgroup": {name: levels[0].name for name, levels in groups.items() if levels},
         "memory_headroom": room[0] if room else None,
         "limits": {name: _limits.rlimit(name) for name in _limits.NAMES},
         "shm": _limits.shared_memory(),
@@ -69,14 +96,27 @@ def malloc() -> str:
 def limit(name: str, wanted: str) -> Row:
     """Compare a soft limit with the declared one, which is a floor."""
     if name not in _limits.NAMES:
-        return Row(f"environment.limits.{name}", "unknown", None, wanted, reason=f"{name} is none of {', '.join(_limits.NAMES)}",
-                   action="correct the name in validate_memory_expect")  # fmt: skip
+        return Row(
+            f"environment.limits.{name}",
+            "unknown",
+            None,
+            wanted,
+            reason=f"{name} is none of {', '.join(_limits.NAMES)}",
+            action="correct the name in validate_memory_expect",
+        )
     soft, hard = _limits.rlimit(name)
     unit = 1024 if name in ("memlock", "stack", "core", "as") and wanted.endswith("K") else 1
     good = soft == "unlimited" or (wanted != "unlimited" and int(soft) >= int(wanted.rstrip("K")) * unit)
-    return judge(f"environment.limits.{name}", good, soft, wanted, threshold_source="declared",
-                 reason=f"this process has soft {soft}, hard {hard}; services do not read limits.conf, and its * is not root",
-                 action=f"set {name} where the jobs are started: limits.d for logins, Limit{name.upper()} for services, then restart them")  # fmt: skip
+    return judge(
+        f"environment.limits.{name}",
+        good,
+        soft,
+        wanted,
+        threshold_source="declared",
+        reason=f"this process has soft {soft}, hard {hard}; services do not read limits.conf, and its * is not root",
+        action=f"set {name} where the jobs are started: limits.d for logins, Limit{name.upper()} for services, then "
+        f"restart them",
+    )
 
 
 def parse(size: str) -> int:
@@ -87,11 +127,20 @@ def parse(size: str) -> int:
 
 def memory(wanted: str) -> Row:
     """Compare the tightest memory limit above this process with the declared one."""
-    bounds = [(bound, level.name) for level in _cgroup.levels("memory") if (bound := _cgroup.memory_limit(level)) is not None]
+    bounds = [
+        (bound, level.name) for level in _cgroup.levels("memory") if (bound := _cgroup.memory_limit(level)) is not None
+    ]
     bound, name = min(bounds, default=(None, ""))
-    return judge("environment.memory_max", bound == parse(wanted), bound, parse(wanted), unit="bytes", threshold_source="declared",
-                 reason=f"the tightest limit is that of {name}" if name else "no level above this process has a limit",
-                 action="the jobs do not run in the declared slice, or it has another limit")  # fmt: skip
+    return judge(
+        "environment.memory_max",
+        bound == parse(wanted),
+        bound,
+        parse(wanted),
+        unit="bytes",
+        threshold_source="declared",
+        reason=f"the tightest limit is that of {name}" if name else "no level above this process has a limit",
+        action="the jobs do not run in the declared slice, or it has another limit",
+    )
 
 
 def gpus(context: Context, wanted: int | None) -> Iterator[Finding]:
@@ -100,14 +149,27 @@ def gpus(context: Context, wanted: int | None) -> Iterator[Finding]:
         yield Row("environment.gpus", context.gap.status, 0, None, reason=context.gap.reason, action=context.gap.action)
         return
     seen = len(context.gpus)
-    yield judge("environment.gpus", seen >= (wanted or 1), seen, wanted or 1, unit="GPUs",
-                threshold_source="declared, or what PCI shows", reason=context.gap.reason,
-                action="look at nvidia-smi, CUDA_VISIBLE_DEVICES and the kernel log (Xid): a GPU is missing")  # fmt: skip
+    yield judge(
+        "environment.gpus",
+        seen >= (wanted or 1),
+        seen,
+        wanted or 1,
+        unit="GPUs",
+        threshold_source="declared, or what PCI shows",
+        reason=context.gap.reason,
+        action="look at nvidia-smi, CUDA_VISIBLE_DEVICES and the kernel log (Xid): a GPU is missing",
+    )
 
 
 def preload() -> Row:
     """A preloaded library that does not exist prints a line into every program."""
     files = re.split(r"[ :]+", os.environ.get("LD_PRELOAD", "").strip())
     missing = [name for name in files if "/" in name and not os.path.exists(name)]
-    return judge("environment.preload", not missing, missing or files, "files that exist", threshold_source="LD_PRELOAD",
-                 action="take the missing library out of LD_PRELOAD, or install it")  # fmt: skip
+    return judge(
+        "environment.preload",
+        not missing,
+        missing or files,
+        "files that exist",
+        threshold_source="LD_PRELOAD",
+        action="take the missing library out of LD_PRELOAD, or install it",
+    )

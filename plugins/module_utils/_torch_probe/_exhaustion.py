@@ -28,11 +28,19 @@ def exhaust(torch: Any, gpu: str) -> Iterator[Finding]:
     caught = [overask(torch, gpu, 2 * total), fill_up(torch, gpu)]
     torch.cuda.empty_cache()
     after = state(torch, gpu)
-    advice = "look at the kernel log for Xid messages; memory that does not come back belongs to a leak in driver or torch"
-    yield judge(f"{name}.caught", all(caught), caught, [True, True], action="asking for too much was not refused; report it")
+    advice = (
+        "look at the kernel log for Xid messages; memory that does not come back belongs to a leak in driver or torch"
+    )
+    yield judge(
+        f"{name}.caught", all(caught), caught, [True, True], action="asking for too much was not refused; report it"
+    )
     yield judge(f"{name}.allocated", after[0] == before[0], after[0], before[0], unit="bytes", action=advice)
-    yield judge(f"{name}.driver", after[2] <= before[2] + 4 * MIB, after[2], before[2], unit="bytes in use", action=advice)
-    yield judge(f"{name}.next_step", step(torch, gpu), "wrong" if not step(torch, gpu) else "right", "right", action=advice)
+    yield judge(
+        f"{name}.driver", after[2] <= before[2] + 4 * MIB, after[2], before[2], unit="bytes in use", action=advice
+    )
+    yield judge(
+        f"{name}.next_step", step(torch, gpu), "wrong" if not step(torch, gpu) else "right", "right", action=advice
+    )
     torch.cuda.empty_cache()
 
 

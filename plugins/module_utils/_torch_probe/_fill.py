@@ -36,9 +36,15 @@ def fill(torch: Any, gpu: str, size: int, patterns: int) -> Iterator[Finding]:
     total = sum(part.numel() * 4 for part in chunks)
     yield Measure(f"fill.{label(gpu)}.size", total, "bytes")
     yield judge(
-        f"fill.{label(gpu)}", wrong == 0, wrong, 0, unit="wrong values", reason=f"{wrong} of {total // 4} values differ, {where}",
-        action="drain the host: the GPU returns other values than were written; look at ECC and row-remap state, replace the GPU",
-    )  # fmt: skip
+        f"fill.{label(gpu)}",
+        wrong == 0,
+        wrong,
+        0,
+        unit="wrong values",
+        reason=f"{wrong} of {total // 4} values differ, {where}",
+        action="drain the host: the GPU returns other values than were written; look at ECC and row-remap state, "
+        "replace the GPU",
+    )
 
 
 def take(torch: Any, gpu: str, count: int, chunk: int) -> Sequence[Any]:

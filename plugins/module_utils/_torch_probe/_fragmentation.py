@@ -27,7 +27,7 @@ def check(context: Context) -> Iterator[Finding]:
         del modes["classic"]  # what is in force is that already
     mib = context.options["mib"]
     children = [
-        _children.start(context.folder, "_fragmentation.build", {"mib": mib}, {name: value for name in NAMES})
+        _children.start(context.folder, "_fragmentation.build", {"mib": mib}, dict.fromkeys(NAMES, value))
         for value in modes.values()
     ]
     answers = dict(zip(modes, _children.collect(children, context.options["timeout"] * 0.8)))
@@ -39,19 +39,37 @@ def rows(mode: str, configuration: str, answer: dict[str, Any]) -> Iterator[Find
     """Judge what one mode did: expandable segments must serve the large block; the others need not."""
     name = f"fragmentation.{mode}"
     if "error" in answer:
-        yield Row(name, "fail", observed="error", reason=answer["error"], action=f"jobs cannot run with {configuration or 'the default'}")
+        yield Row(
+            name,
+            "fail",
+            observed="error",
+            reason=answer["error"],
+            action=f"jobs cannot run with {configuration or 'the default'}",
+        )
         return
     yield Measure(f"{name}.free_in_pieces", answer["holes"], "bytes")
     yield Measure(f"{name}.reserved_growth", answer["growth"], "bytes")
     served = "served" if answer["served"] else "refused"
     if EXPANDABLE not in configuration:
         reason = f"a block of {answer['wanted'] >> 20} MiB was {served} with {answer['holes'] >> 20} MiB free in pieces"
-        yield Row(name, "pass", served, "served or refused", threshold_source="allocator without expandable segments", reason=reason)
+        yield Row(
+            name,
+            "pass",
+            served,
+            "served or refused",
+            threshold_source="allocator without expandable segments",
+            reason=reason,
+        )
         return
     yield judge(
-        name, answer["served"], served, "served", threshold_source="expandable_segments:True",
-        action="expandable segments do not work here (an old kernel, WSL or a vGPU): fragmentation cannot be healed by them",
-    )  # fmt: skip
+        name,
+        answer["served"],
+        served,
+        "served",
+        threshold_source="expandable_segments:True",
+        action="expandable segments do not work here (an old kernel, WSL or a vGPU): fragmentation cannot be healed "
+        "by them",
+    )
 
 
 def build(mib: int) -> dict[str, Any]:

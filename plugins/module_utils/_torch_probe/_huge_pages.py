@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from . import _cgroup
-from ._report import MIB, Context, Finding, Measure, Row
+from ._report import MIB, Context, Finding, Measure, Row, Status
 
 ROOT = "/sys/kernel/mm/transparent_hugepage"
 PR_GET_THP_DISABLE = 42
@@ -24,7 +24,12 @@ def check(context: Context) -> Iterator[Finding]:
     """Look behind a buffer of each library."""
     mode = chosen("enabled")
     if mode is None:
-        yield Row("huge_pages", "unknown", reason=f"{ROOT}/enabled cannot be read", action="use a kernel with transparent huge pages")
+        yield Row(
+            "huge_pages",
+            "unknown",
+            reason=f"{ROOT}/enabled cannot be read",
+            action="use a kernel with transparent huge pages",
+        )
         return
     torch, numpy = context.torch, context.numpy
     size = max(context.options["mib"] * MIB, 2 * page_size())
@@ -32,7 +37,9 @@ def check(context: Context) -> Iterator[Finding]:
     if numpy is None:
         yield Row("huge_pages.numpy", "skip", reason="this interpreter has no NumPy")
         return
-    yield from behind("numpy", os.environ.get("NUMPY_MADVISE_HUGEPAGE", "1") != "0", size, lambda: touched_array(numpy, size))
+    yield from behind(
+        "numpy", os.environ.get("NUMPY_MADVISE_HUGEPAGE", "1") != "0", size, lambda: touched_array(numpy, size)
+    )
 
 
 def touched_tensor(torch: Any, size: int) -> tuple[Any, int, float]:
@@ -67,12 +74,14 @@ def page_size() -> int:
 
 def disabled() -> bool:
     """Tell whether this process was cut off from huge pages (prctl), whatever the mode."""
-    return ctypes.CDLL(None).prctl(PR_GET_THP_DISABLE, 0, 0, 0, 0) == 1
+    return bool(ctypes.CDLL(None).prctl(PR_GET_THP_DISABLE, 0, 0, 0, 0) == 1)
 
 
 def torch_asks() -> bool:
     """Tell whether torch's CPU buffers ask for huge pages: by its own variable, or through glibc's."""
-    return os.environ.get("THP_MEM_ALLOC_ENABLE") == "1" or "glibc.malloc.hugetlb=1" in os.environ.get("GLIBC_TUNABLES", "")
+    return os.environ.get("THP_MEM_ALLOC_ENABLE") == "1" or "glibc.malloc.hugetlb=1" in os.environ.get(
+        "GLIBC_TUNABLES", ""
+    )
 
 
 def huge_bytes(address: int, size: int) -> int | None:
@@ -95,7 +104,12 @@ def behind(name: str, asks: bool, size: int, make: Callable[[], tuple[Any, int, 
     del buffer
     yield Measure(f"huge_pages.{name}.first_touch", round(seconds / size * 2**30, 4), "s/GiB")
     if found is None:
-        yield Row(f"huge_pages.{name}", "unknown", reason="/proc/self/smaps does not show the buffer", action="mount /proc fully")
+        yield Row(
+            f"huge_pages.{name}",
+            "unknown",
+            reason="/proc/self/smaps does not show the buffer",
+            action="mount /proc fully",
+        )
         return
     yield Measure(f"huge_pages.{name}.share", round(found / size, 3), "of the buffer")
     yield verdict(name, asks, found, size)
@@ -109,10 +123,27 @@ def verdict(name: str, asks: bool, found: int, size: int) -> Row:
     source += ", and this process is cut off (prctl)" if disabled() else ""
     full = f"huge_pages.{name}"
     if not promised:
-        status = "pass" if found == 0 else "warn"
-        return Row(full, status, found, 0, "bytes", source, "" if found == 0 else "somebody else asks for huge pages in this process (malloc)")
+        status: Status = "pass" if found == 0 else "warn"
+        return Row(
+            full,
+            status,
+            found,
+            0,
+            "bytes",
+            source,
+            "" if found == 0 else "somebody else asks for huge pages in this process (malloc)",
+        )
     if found >= size // 2:
         return Row(full, "pass", found, f"at least {size // 2}", "bytes", source)
     tries = defrag == "always" or (asks and defrag in ("madvise", "defer+madvise"))
     action = "no huge pages are at hand: set defrag to madvise, free or compact memory, or reboot"
-    return Row(full, "fail" if tries else "warn", found, f"at least {size // 2}", "bytes", source, action, f"defrag is {defrag}")
+    return Row(
+        full,
+        "fail" if tries else "warn",
+        found,
+        f"at least {size // 2}",
+        "bytes",
+        source,
+        action,
+        f"defrag is {defrag}",
+    )

@@ -81,8 +81,13 @@ def explain(text: str, before: Mark, used_files: int) -> Cause:
     for level, count in now.killed.items():
         if count > before.killed.get(level, 0):
             bound = _cgroup.memory_limit(level)
-            words = f"a worker was killed by the limit of {level.name}: {bound} bytes (oom_kill rose by {count - before.killed.get(level, 0)})"
-            return Cause("cgroup memory", words, f"raise the memory limit of {level.name}, or use fewer workers or smaller batches")
+            rose = count - before.killed.get(level, 0)
+            words = f"a worker was killed by the limit of {level.name}: {bound} bytes (oom_kill rose by {rose})"
+            return Cause(
+                "cgroup memory",
+                words,
+                f"raise the memory limit of {level.name}, or use fewer workers or smaller batches",
+            )
     for level, count in now.refused.items():
         if count > before.refused.get(level, 0):
             bound = _cgroup.number(os.path.join(level.path, "pids.max"))
@@ -96,18 +101,30 @@ def _from_text(text: str, used_files: int) -> Cause:
     near = soft != "unlimited" and used_files > 0.8 * int(soft)
     if FILES.search(text) or (OPENING.search(text) and not SHARED.search(text) and near):
         words = f"open files limit: soft {soft}, hard {hard}, in use {used_files}"
-        return Cause("nofile", words, "raise the soft limit nofile for the jobs (limits.d for logins, LimitNOFILE for services)")
+        return Cause(
+            "nofile", words, "raise the soft limit nofile for the jobs (limits.d for logins, LimitNOFILE for services)"
+        )
     if SHARED.search(text) or OPENING.search(text):
         words = f"/dev/shm: {size >> 20} MiB in all, {free >> 20} MiB free"
-        return Cause("/dev/shm", words, "enlarge /dev/shm (containers: --ipc=host or --shm-size), or use fewer workers or smaller batches")
+        return Cause(
+            "/dev/shm",
+            words,
+            "enlarge /dev/shm (containers: --ipc=host or --shm-size), or use fewer workers or smaller batches",
+        )
     if TASKS.search(text):
         return Cause("nproc", _tasks(), "raise nproc (limits.d) or TasksMax (pids.max) for the jobs")
     if MEMORY.search(text):
         room = _cgroup.headroom()
-        where = f"{room[1].name} leaves {room[0] >> 20} MiB" if room else "no cgroup limit, so the machine itself is short"
-        return Cause("memory", f"memory: {where}", "raise the memory limit of the slice, or use fewer workers or smaller batches")
+        where = (
+            f"{room[1].name} leaves {room[0] >> 20} MiB" if room else "no cgroup limit, so the machine itself is short"
+        )
+        return Cause(
+            "memory", f"memory: {where}", "raise the memory limit of the slice, or use fewer workers or smaller batches"
+        )
     if KILLED.search(text):
-        return Cause("killed", "a worker was killed from outside", "look for who killed it (kernel log, an operator, a watchdog)")
+        return Cause(
+            "killed", "a worker was killed from outside", "look for who killed it (kernel log, an operator, a watchdog)"
+        )
     return Cause("unknown", text.strip()[-300:], "see the text of the failure")
 
 

@@ -1,7 +1,7 @@
 # Copyright: (c) 2026, the gpu_fleet.node contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Run the requested checks one after the other and say on standard output, a JSON line each, what began and what was found."""
+"""Run the requested checks in order and say on standard output, a JSON line each, what began and what was found."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from . import (
     _pinned,
     _training,
 )
-from ._report import Context, Finding, Measure, Row
+from ._report import ERRORS, Context, Finding, Row
 
 Check = Callable[[Context], Iterator[Finding]]
 CHECKS: dict[str, Check] = {
@@ -45,16 +45,16 @@ CHECKS: dict[str, Check] = {
     "collectives": _collectives.check,
 }
 NEEDS_GPU = ("allocator", "fill", "fragmentation", "out_of_memory", "bandwidth")
-OURS = sys.stdout  # what torch or a library prints must not get between our lines
 
 
 def main() -> None:
     """Read the request, do what it says."""
     with open(sys.argv[1], encoding="utf-8") as stream:
         request = json.load(stream)
-    redirect()
+    tell = Speaker()
     tell({"event": "import"})
-    context = prepare(request)
+    context, facts = prepare(request)
+    tell({"event": "host", **facts})
     for name in request["checks"]:
         tell({"event": "start", "check": name})
         started = time.monotonic()
@@ -64,25 +64,25 @@ def main() -> None:
         tell({"event": "end", "check": name, "duration": round(time.monotonic() - started, 3)})
     tell({"event": "done"})
     sys.stderr.flush()
-    OURS.flush()
     os._exit(0)  # what libraries do at the exit of an interpreter is no part of the test
 
 
-def redirect() -> None:
-    """Keep the pipe for ourselves and let everybody else print to standard error."""
-    global OURS
-    OURS = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    warnings.simplefilter("ignore")
+class Speaker:
+    """The pipe to the engine; what torch or a library prints must not get between our lines."""
+
+    def __init__(self) -> None:
+        """Keep the pipe for ourselves and let everybody else print to standard error."""
+        self._pipe = os.fdopen(os.dup(1), "w", encoding="utf-8")
+        os.dup2(2, 1)
+        warnings.simplefilter("ignore")
+
+    def __call__(self, event: Mapping[str, Any]) -> None:
+        """Say one line."""
+        self._pipe.write(json.dumps(event) + "\n")
+        self._pipe.flush()
 
 
-def tell(event: Mapping[str, Any]) -> None:
-    """Say one line."""
-    OURS.write(json.dumps(event) + "\n")
-    OURS.flush()
-
-
-def prepare(request: Mapping[str, Any]) -> Context:
+def prepare(request: Mapping[str, Any]) -> tuple[Context, dict[str, Any]]:
     """Import torch and see which GPUs it can use."""
     torch = importlib.import_module("torch")
     try:
@@ -94,8 +94,7 @@ def prepare(request: Mapping[str, Any]) -> Context:
     if request["use_gpus"]:
         context = with_gpus(context)
     names = [torch.cuda.get_device_name(gpu) for gpu in context.gpus]
-    tell({"event": "host", "torch": torch.__version__, "cuda": torch.version.cuda, "gpus": names, "gpu_gap": context.gap.reason})
-    return context
+    return context, {"torch": torch.__version__, "cuda": torch.version.cuda, "gpus": names}
 
 
 def with_gpus(context: Context) -> Context:
@@ -103,13 +102,17 @@ def with_gpus(context: Context) -> Context:
     torch = context.torch
     if torch.version.cuda is None and getattr(torch.version, "hip", None) is None:
         action = "name an interpreter whose torch is built for CUDA (validate_memory_python)"
-        return replace(context, gap=Row("", "unknown", reason=f"torch {torch.__version__} is built without CUDA", action=action))
+        return replace(
+            context, gap=Row("", "unknown", reason=f"torch {torch.__version__} is built without CUDA", action=action)
+        )
     try:
         torch.cuda.init()
         count = torch.cuda.device_count()
-    except Exception as error:  # noqa: BLE001
+    except ERRORS as error:
         action = "compare the driver with what this torch needs; look at nvidia-smi and the kernel log (Xid)"
-        return replace(context, gap=Row("", "fail", reason=f"torch cannot use the GPUs: {first_line(error)}", action=action))
+        return replace(
+            context, gap=Row("", "fail", reason=f"torch cannot use the GPUs: {first_line(error)}", action=action)
+        )
     return replace(context, gpus=tuple(f"cuda:{index}" for index in range(count)))
 
 
@@ -121,7 +124,7 @@ def run(name: str, context: Context, options: Mapping[str, Any]) -> Iterator[Fin
         return
     try:
         yield from CHECKS[name](replace(context, options=options))
-    except Exception as error:  # noqa: BLE001
+    except ERRORS as error:
         yield broken(name, error)
     finally:
         if context.gpus:
@@ -140,6 +143,3 @@ def broken(name: str, error: Exception) -> Row:
 def first_line(error: BaseException) -> str:
     """Return the first line of what an error says."""
     return (str(error).strip().splitlines() or [""])[0][:300]
-
-
-__all__ = ["Measure", "main"]

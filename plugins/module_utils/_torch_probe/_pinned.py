@@ -1,7 +1,7 @@
 # Copyright: (c) 2026, the gpu_fleet.node contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Check 6: host memory against the limit of the slice: what pinning costs, and that too much is foreseen instead of killed."""
+"""Check 6: host memory against the limit of the slice: what pinning costs, and that too much is foreseen."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from . import _cgroup
-from ._report import MIB, Context, Finding, Measure, Row, judge
+from ._report import MIB, Context, Finding, Measure, Row, judge, release_pinned
 
 
 def check(context: Context) -> Iterator[Finding]:
@@ -30,9 +30,11 @@ def check(context: Context) -> Iterator[Finding]:
 
 def touch(size: int) -> None:
     """Really use this much host memory; only where the operator asks for it, since the kernel may end us."""
-    buffer = mmap.mmap(-1, size) if size else None
-    for offset in range(0, size, mmap.PAGESIZE):
-        buffer[offset] = 1  # type: ignore[index]
+    if not size:
+        return
+    with mmap.mmap(-1, size) as buffer:
+        for offset in range(0, size, mmap.PAGESIZE):
+            buffer[offset] = 1
 
 
 def charged(size: int) -> int:
@@ -43,15 +45,27 @@ def charged(size: int) -> int:
 def foresee(size: int, room: tuple[int, _cgroup.Level] | None) -> Iterator[Finding]:
     """Say what would not fit before anything is taken."""
     if room is None:
-        yield Row("pinned.foreseen", "pass", "no limit", f"{charged(size)} bytes", threshold_source="no memory limit on this process")
+        yield Row(
+            "pinned.foreseen",
+            "pass",
+            "no limit",
+            f"{charged(size)} bytes",
+            threshold_source="no memory limit on this process",
+        )
         return
     left, level = room
     yield Measure("pinned.headroom", left, "bytes")
     yield judge(
-        "pinned.foreseen", charged(size) <= left, left, charged(size), unit="bytes", threshold_source=f"memory limit of {level.name}",
-        reason=f"{size >> 20} MiB pinned cost {charged(size) >> 20} MiB, and {level.name} leaves {left >> 20} MiB: the job would be killed",
+        "pinned.foreseen",
+        charged(size) <= left,
+        left,
+        charged(size),
+        unit="bytes",
+        threshold_source=f"memory limit of {level.name}",
+        reason=f"{size >> 20} MiB pinned cost {charged(size) >> 20} MiB, and {level.name} leaves {left >> 20} MiB: "
+        f"the job would be killed",
         action=f"raise the memory limit of {level.name}, or pin less",
-    )  # fmt: skip
+    )
 
 
 def resident_shared() -> int:
@@ -79,18 +93,30 @@ def pin(context: Context, size: int) -> Iterator[Finding]:
     yield Measure("pinned.slice_growth", grown, "bytes")
     yield Measure("pinned.process_growth", own, "bytes")
     if before[0] is None:
-        yield Row("pinned.charge", "unknown", reason="the control group of this process cannot be seen", action="mount /sys/fs/cgroup")
+        yield Row(
+            "pinned.charge",
+            "unknown",
+            reason="the control group of this process cannot be seen",
+            action="mount /sys/fs/cgroup",
+        )
     else:
         seen = max(grown, own)
         source = "pinned memory is charged to the slice as shared memory"
         advice = "pinned memory is charged elsewhere here: size the slice from what was measured"
-        yield judge("pinned.charge", seen >= 0.9 * size, seen, size, unit="bytes", threshold_source=source, action=advice)
+        yield judge(
+            "pinned.charge", seen >= 0.9 * size, seen, size, unit="bytes", threshold_source=source, action=advice
+        )
     del buffer
-    release = getattr(torch._C, "_host_emptyCache", None)  # public only in the newest versions
-    if release is not None:
-        release()
+    if release_pinned(torch):
         left = resident_shared() - before[1]
-        yield judge("pinned.returned", left <= 0.1 * size, left, 0, unit="bytes", action="pinned memory stays with the process; report it")
+        yield judge(
+            "pinned.returned",
+            left <= 0.1 * size,
+            left,
+            0,
+            unit="bytes",
+            action="pinned memory stays with the process; report it",
+        )
 
 
 def stand_in(size: int) -> Iterator[Finding]:
@@ -100,4 +126,11 @@ def stand_in(size: int) -> Iterator[Finding]:
         for offset in range(0, size, mmap.PAGESIZE):
             buffer[offset] = 1
         grown = resident_shared() - before
-    yield judge("pinned.shared_memory", grown >= 0.9 * size, grown, size, unit="bytes", action="shared memory is not accounted here")
+    yield judge(
+        "pinned.shared_memory",
+        grown >= 0.9 * size,
+        grown,
+        size,
+        unit="bytes",
+        action="shared memory is not accounted here",
+    )

@@ -11,6 +11,20 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Union
 
 Status = Literal["pass", "warn", "fail", "skip", "unknown"]
+# What a check can end with, other than a fault of its own; torch's errors are RuntimeErrors.
+ERRORS = (
+    RuntimeError,
+    OSError,
+    ValueError,
+    TypeError,
+    ArithmeticError,
+    LookupError,
+    AttributeError,
+    ImportError,
+    AssertionError,
+    MemoryError,
+    EOFError,
+)
 MIB = 2**20
 GIB = 2**30
 
@@ -73,3 +87,11 @@ def judge(name: str, good: bool, observed: Any, expected: Any, **more: Any) -> R
 def label(device: str) -> str:
     """Return a device name as part of a row's name: cuda:0 is gpu0."""
     return device.replace("cuda:", "gpu")
+
+
+def release_pinned(torch: Any) -> bool:
+    """Empty torch's cache of pinned memory, where this version can."""
+    release = getattr(torch._C, "_host_emptyCache", None)
+    if release is not None:
+        release()
+    return release is not None

@@ -95,7 +95,9 @@ class Stack:
                 saved[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
             return tensor
 
-        hooks = contextlib.nullcontext() if self.gpu else self.torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x)
+        hooks = (
+            contextlib.nullcontext() if self.gpu else self.torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x)
+        )
         with hooks:
             yield saved
 

@@ -1,7 +1,7 @@
 # Copyright: (c) 2026, the gpu_fleet.node contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Check 7: one training step done in several ways, and the relations in memory and values that must hold between them."""
+"""Check 7: a training step in several ways, and the relations in memory and values that must hold between them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,12 @@ def check(context: Context) -> Iterator[Finding]:
     yield from values(context, name, outcomes)
     yield from relations(name, outcomes, stack.parameters_bytes(), stack.gpu)
     if not context.gpus:
-        yield Row("training.gpu", context.gap.status, reason=f"done on the CPU: {context.gap.reason}", action=context.gap.action)
+        yield Row(
+            "training.gpu",
+            context.gap.status,
+            reason=f"done on the CPU: {context.gap.reason}",
+            action=context.gap.action,
+        )
 
 
 def values(context: Context, name: str, outcomes: Mapping[str, Outcome]) -> Iterator[Finding]:
@@ -41,10 +46,15 @@ def values(context: Context, name: str, outcomes: Mapping[str, Outcome]) -> Iter
         distance = float((outcome.gradients - base.gradients).norm() / base.gradients.norm())
         if variant != "baseline" or not finite:
             yield judge(
-                f"{name}.{variant}.values", finite and distance <= bound, round(distance, 6), f"at most {bound}",
-                unit="relative distance of the gradients", threshold_source="agreement with fp32",
-                action="this way to train gives other gradients than fp32: look at the GPU's health, and at the torch build",
-            )  # fmt: skip
+                f"{name}.{variant}.values",
+                finite and distance <= bound,
+                round(distance, 6),
+                f"at most {bound}",
+                unit="relative distance of the gradients",
+                threshold_source="agreement with fp32",
+                action="this way to train gives other gradients than fp32: look at the GPU's health, and at the "
+                "torch build",
+            )
 
 
 def relations(name: str, outcomes: Mapping[str, Outcome], gradients: int, gpu: bool) -> Iterator[Finding]:
@@ -53,7 +63,15 @@ def relations(name: str, outcomes: Mapping[str, Outcome], gradients: int, gpu: b
     base = peaks["baseline"]
     source = "peak of the baseline" if gpu else "what the baseline keeps for the backward pass"
     if base < MINIMUM:
-        yield Row(f"{name}.relations", "unknown", base, MINIMUM, "bytes", reason="the step is too small to tell", action="use a larger step")
+        yield Row(
+            f"{name}.relations",
+            "unknown",
+            base,
+            MINIMUM,
+            "bytes",
+            reason="the step is too small to tell",
+            action="use a larger step",
+        )
         return
     bounds = {f"{way}_lower": (way, base - 1) for way in peaks if way not in ("baseline", "accumulation")}
     bounds["accumulation_bounded"] = ("accumulation", int((base + gradients) * 1.02) if gpu else int(base * 1.02) * 4)
@@ -62,6 +80,12 @@ def relations(name: str, outcomes: Mapping[str, Outcome], gradients: int, gpu: b
             bounds[f"{way}_checkpointing_lowest"] = (f"{way}_checkpointing", peaks[way] - 1)
     for relation, (way, bound) in bounds.items():
         yield judge(
-            f"{name}.{relation}", peaks[way] <= bound, peaks[way], f"at most {bound}", unit="bytes", threshold_source=source,
-            action="a memory saving that jobs rely on does not save here: look at torch version and allocator configuration",
-        )  # fmt: skip
+            f"{name}.{relation}",
+            peaks[way] <= bound,
+            peaks[way],
+            f"at most {bound}",
+            unit="bytes",
+            threshold_source=source,
+            action="a memory saving that jobs rely on does not save here: look at torch version and allocator "
+            "configuration",
+        )
