@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from ansible_collections.gpu_fleet.node.plugins.module_utils._model import TuningError
 from ansible_collections.gpu_fleet.node.plugins.module_utils._smoke import _processes
@@ -35,9 +35,10 @@ INSTALL_SECONDS = 1800.0
 Try = Callable[[str], bool]
 
 
-def has_torch(python: str) -> bool:
-    """Tell whether an interpreter is new enough and has torch, without importing it."""
-    return (_processes.ask([python, "-c", HAS_TORCH], SECONDS) or "").strip().endswith("has torch")
+def has_torch(python: str, environment: Mapping[str, str] | None = None) -> bool:
+    """Tell whether an interpreter is new enough and has torch, under the jobs' variables and without importing it."""
+    variables = {**os.environ, **(environment or {})}
+    return (_processes.ask([python, "-c", HAS_TORCH], SECONDS, variables) or "").strip().endswith("has torch")
 
 
 def find(wanted: str, venv: str, test: Try = has_torch) -> str | None:

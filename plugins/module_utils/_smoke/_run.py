@@ -13,6 +13,7 @@ import socket
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from ansible_collections.gpu_fleet.node.plugins.module_utils._smoke import (
@@ -54,9 +55,13 @@ def smoke(options: Options, check_mode: bool, tell: Tell) -> dict[str, Any]:
         if options["venv"]
         else False
     )
+    variables = {name: str(value) for name, value in options["environment"].items()}
+    options = {**options, "environment": variables}
     gpus = _gpus.look(lambda words: _processes.ask(words, SMI_SECONDS), options["expect"].get("gpus"), options["busy"])
     checks = _profiles.plan(options["profile"], options["checks"], gpus.gap is None, expectations(options, gpus))
-    python = _interpreter.find(options["python"], options["venv"])
+    python = _interpreter.find(
+        options["python"], options["venv"], partial(_interpreter.has_torch, environment=variables)
+    )
     rows, result = probe(options, gpus, checks, python, tell)
     measurements = result.pop("measurements")
     rows += _floors.judge(measurements, gpus, options["floors"]) if "bandwidth" in checks else []

@@ -61,18 +61,21 @@ def take(torch: Any, gpu: str, count: int, chunk: int) -> Sequence[Any]:
     return chunks
 
 
+def words(torch: Any, part: Any, pattern: int) -> Iterator[tuple[Any, Any]]:
+    """Yield a block piece by piece with what belongs there: each word depends on its address and the pattern."""
+    step = 64 * MIB // 4
+    for start in range(0, part.numel(), step):
+        piece = part[start : start + step]
+        wanted = torch.arange(start, start + piece.numel(), dtype=torch.int32, device=part.device)
+        yield piece, wanted.bitwise_xor_(pattern)
+
+
 def write(torch: Any, part: Any, pattern: int) -> None:
-    """Give each word a value that depends on its address and the pattern."""
-    torch.arange(part.numel(), dtype=torch.int32, out=part)
-    part.bitwise_xor_(pattern)
+    """Give each word its value."""
+    for piece, wanted in words(torch, part, pattern):
+        piece.copy_(wanted)
 
 
 def compare(torch: Any, part: Any, pattern: int) -> int:
     """Return how many words are not what was written."""
-    wrong = 0
-    step = 64 * MIB // 4
-    for start in range(0, part.numel(), step):
-        piece = part[start : start + step]
-        expected = torch.arange(start, start + piece.numel(), dtype=torch.int32, device=part.device)
-        wrong += int((piece != expected.bitwise_xor_(pattern)).sum())
-    return wrong
+    return sum(int((piece != wanted).sum()) for piece, wanted in words(torch, part, pattern))

@@ -91,7 +91,8 @@ def label(device: str) -> str:
 
 def release_pinned(torch: Any) -> bool:
     """Empty torch's cache of pinned memory, where this version can."""
-    release = getattr(torch._C, "_host_emptyCache", None)
-    if release is not None:
-        release()
-    return release is not None
+    for name in ("_host_emptyCache", "_accelerator_emptyHostCache"):
+        if hasattr(torch._C, name):
+            getattr(torch._C, name)()
+            return True
+    return False
