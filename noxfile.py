@@ -16,7 +16,7 @@ RESULTS = ROOT / ".ansible" / "results"
 COLLECTIONS = ROOT / ".ansible" / "collections"
 NAME = "gpu_fleet.node"
 PACKAGE = "ansible_collections.gpu_fleet.node.plugins"
-PLAYBOOKS = ("tune_gpu_nodes", "audit_gpu_nodes", "rollback_gpu_nodes")
+PLAYBOOKS = ("tune_gpu_nodes", "audit_gpu_nodes", "rollback_gpu_nodes", "validate_gpu_nodes")
 DOCUMENTED = {"module": "plugins/modules", "lookup": "plugins/lookup", "filter": "plugins/filter", "role": "roles"}
 RUN_TIME_FOLDERS = ("meta", "plugins", "roles", "playbooks")
 

@@ -280,6 +280,12 @@ options:
     description: How many results are kept.
     type: int
     default: 20
+  progress:
+    description:
+      - A file that gets a line for each check that begins. The action plugin of this name names one for V(full), shows the
+        lines while the test runs, and removes it. Empty for none.
+    type: path
+    default: ""
   drop:
     description: By how many per cent a figure may be worse than in the run before without a warning.
     type: float
@@ -421,11 +427,16 @@ from ansible.module_utils.basic import AnsibleModule
 def main() -> None:
     """Build the spec, run the test, leave."""
     from ansible_collections.gpu_fleet.node.plugins.module_utils._model import TuningError
-    from ansible_collections.gpu_fleet.node.plugins.module_utils._smoke import _arguments, _run
+    from ansible_collections.gpu_fleet.node.plugins.module_utils._smoke import _arguments, _progress, _run
 
     module = AnsibleModule(argument_spec=_arguments.spec(), supports_check_mode=True)
+
+    def tell(check: str) -> None:
+        module.log("smoke test: " + check)
+        _progress.tell(module.params["progress"], check)
+
     try:
-        result = _run.smoke(module.params, module.check_mode, lambda check: module.log("smoke test: " + check))
+        result = _run.smoke(module.params, module.check_mode, tell)
     except TuningError as error:
         module.fail_json(msg=str(error))
     module.exit_json(**result)

@@ -66,6 +66,7 @@ def spec() -> dict[str, Any]:
         "floors": {"type": "dict", "default": {}, "options": {name: {"type": "float"} for name in FLOORS}},
         "expect": {"type": "dict", "default": {}, "options": expect},
         "history": {"type": "path", "default": "/var/log/gpu-fleet"},
+        "progress": {"type": "path", "default": ""},
         "history_length": {"type": "int", "default": 20},
         "drop": {"type": "float", "default": 10.0},
     }
