@@ -28,7 +28,7 @@ RESULT_KEYS = (
     "profile",
     "host",
     "duration",
-    "finished",
+    "ended",
     "kept",
     "failed",
 )

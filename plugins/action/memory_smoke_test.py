@@ -49,19 +49,20 @@ class ActionModule(ActionBase):
             self._task.async_val = 0
         if job.get("failed") or "ansible_job_id" not in job:
             return job
-        query = {"jid": job["ansible_job_id"]}
+        folder = self.get_shell_option("async_dir", default="~/.ansible_async")
+        query = {"jid": job["ansible_job_id"], "_async_dir": folder}
         told, failures = 0, 0
         while True:
             time.sleep(PAUSE)
             told = self._tell(path, told, task_vars)
-            answer = self._module({**query, "mode": "status"}, task_vars, name="ansible.builtin.async_status")
+            answer = self._module({**query, "mode": "status"}, task_vars, name="ansible.legacy.async_status")
             failures = failures + 1 if "finished" not in answer else 0
             if answer.get("finished") or failures > GRACE:
                 break
         self._tell(path, told, task_vars)
         self._low_level_execute_command(f"rm -f {shlex.quote(path)}")
-        self._module({**query, "mode": "cleanup"}, task_vars, name="ansible.builtin.async_status")
-        return {key: value for key, value in answer.items() if key not in ("ansible_job_id", "started", "results_file")}
+        self._module({**query, "mode": "cleanup"}, task_vars, name="ansible.legacy.async_status")
+        return {key: value for key, value in answer.items() if key not in ("ansible_job_id", "started", "finished")}
 
     def _tell(self, path: str, told: int, task_vars: dict[str, Any] | None) -> int:
         """Show the lines that are new."""

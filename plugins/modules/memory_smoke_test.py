@@ -282,7 +282,8 @@ options:
     default: 20
   progress:
     description:
-      - A file that gets a line for each check that begins. The action plugin of this name names one for V(full), shows the
+      - A file that gets a line for each check that begins. The action plugin of this name names one for V(full), shows
+        the
         lines while the test runs, and removes it. Empty for none.
     type: path
     default: ""
@@ -408,7 +409,7 @@ duration:
   description: Seconds for all.
   returned: success, outside check mode
   type: float
-finished:
+ended:
   description: The moment in UTC.
   returned: success, outside check mode
   type: str

@@ -13,6 +13,7 @@ from typing import Any
 
 from ansible_collections.gpu_fleet.node.plugins.module_utils._model import TuningError
 
+NEEDED = ("ended", "verdict", "measurements")  # for a comparison; what another version wrote may lack them
 NAME = re.compile(r"^validate-\d{8}T\d{6}Z(-\d+)?\.json$")
 
 
@@ -29,14 +30,14 @@ def last(folder: str, profile: str) -> dict[str, Any] | None:
                 result = json.load(stream)
         except (OSError, ValueError):
             continue
-        if isinstance(result, dict) and result.get("profile") == profile:
+        if isinstance(result, dict) and result.get("profile") == profile and set(NEEDED) <= set(result):
             return result
     return None
 
 
 def keep(folder: str, result: Mapping[str, Any], most: int) -> str:
     """Write a result beside the others, whole or not at all, and drop those beyond `most`."""
-    moment = re.sub(r"[-:]", "", str(result["finished"]))
+    moment = re.sub(r"[-:]", "", str(result["ended"]))
     path = os.path.join(folder, f"validate-{moment}.json")
     try:
         os.makedirs(folder, 0o755, exist_ok=True)

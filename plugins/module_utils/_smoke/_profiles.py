@@ -15,8 +15,8 @@ QUICK: dict[str, dict[str, Any]] = {
     "allocator": {"timeout": 30, "cycles": 100, "leak_mib": 2.0},
     "fill": {"timeout": 60, "share": 0.9, "patterns": 1},
     "out_of_memory": {"timeout": 30},
-    "bandwidth": {"timeout": 60, "mib": 256, "samples": 12, "all_pairs": False},
     "pinned": {"timeout": 30, "mib": 256, "touch_mib": 0},
+    "bandwidth": {"timeout": 60, "mib": 256, "samples": 12, "all_pairs": False},
     "training": {"timeout": 60, "layers": 8, "width": 1024, "sequence": 512, "batch": 8},
     "fragmentation": {"timeout": 60, "mib": 2000},
     "dataloader": {

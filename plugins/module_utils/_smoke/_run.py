@@ -72,10 +72,8 @@ def smoke(options: Options, check_mode: bool, tell: Tell) -> dict[str, Any]:
     compared = _compare.previous(measurements, past["measurements"], options["drop"]) if past else []
     rows += [worsened(figure) for figure in compared if figure["worse"]]
     result.update(checks=rows, verdict=_verdict.verdict(rows), msg=_verdict.sentence(rows))
-    result["previous"] = (
-        {"finished": past["finished"], "verdict": past["verdict"], "figures": compared} if past else None
-    )
-    result["finished"] = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    result["previous"] = {"ended": past["ended"], "verdict": past["verdict"], "figures": compared} if past else None
+    result["ended"] = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
     result["duration"] = round(time.monotonic() - started, 2)
     result["kept"] = (
         _history.keep(options["history"], result, options["history_length"]) if options["history"] else None

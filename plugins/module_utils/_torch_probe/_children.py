@@ -15,7 +15,7 @@ from typing import Any
 
 
 def start(
-    folder: str, task: str, arguments: Mapping[str, Any], environment: Mapping[str, str]
+    folder: str, task: str, arguments: Mapping[str, Any], environment: Mapping[str, str | None]
 ) -> subprocess.Popen[bytes]:
     """Start `task` (module.function of this package) with the arguments; it answers with one JSON value."""
     code = (
@@ -29,7 +29,7 @@ def start(
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env={**os.environ, **environment},
+        env={name: value for name, value in {**os.environ, **environment}.items() if value is not None},
     )
 
 

@@ -38,9 +38,8 @@ def exhaust(torch: Any, gpu: str) -> Iterator[Finding]:
     yield judge(
         f"{name}.driver", after[2] <= before[2] + 4 * MIB, after[2], before[2], unit="bytes in use", action=advice
     )
-    yield judge(
-        f"{name}.next_step", step(torch, gpu), "wrong" if not step(torch, gpu) else "right", "right", action=advice
-    )
+    right = step(torch, gpu)
+    yield judge(f"{name}.next_step", right, "right values" if right else "wrong values", "right values", action=advice)
     torch.cuda.empty_cache()
 
 

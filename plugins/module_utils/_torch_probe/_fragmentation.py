@@ -27,7 +27,7 @@ def check(context: Context) -> Iterator[Finding]:
         del modes["classic"]  # what is in force is that already
     mib = context.options["mib"]
     children = [
-        _children.start(context.folder, "_fragmentation.build", {"mib": mib}, dict.fromkeys(NAMES, value))
+        _children.start(context.folder, "_fragmentation.build", {"mib": mib}, dict.fromkeys(NAMES, value or None))
         for value in modes.values()
     ]
     answers = dict(zip(modes, _children.collect(children, context.options["timeout"] * 0.8)))

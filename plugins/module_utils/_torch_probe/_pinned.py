@@ -85,6 +85,7 @@ def slice_shared() -> int | None:
 def pin(context: Context, size: int) -> Iterator[Finding]:
     """Pin a buffer and see what it is charged, and that it comes back."""
     torch: Any = context.torch
+    release_pinned(torch)
     before = slice_shared(), resident_shared()
     buffer = torch.empty(size, dtype=torch.uint8, pin_memory=True)
     buffer.fill_(1)

@@ -296,7 +296,13 @@ def test_too_few_or_unlike_hosts_have_no_outliers() -> None:
 
 def test_the_history_keeps_the_newest(tmp_path: Path) -> None:
     for hour in range(5):
-        result = {"finished": f"2026-01-02T0{hour}:00:00Z", "profile": "quick", "hour": hour}
+        result = {
+            "ended": f"2026-01-02T0{hour}:00:00Z",
+            "profile": "quick",
+            "hour": hour,
+            "verdict": "pass",
+            "measurements": [],
+        }
         _history.keep(str(tmp_path), result, 3)
     (tmp_path / "validate-20270101T000000Z.json").write_text("cut short")
     (tmp_path / "notes.txt").write_text("not ours")

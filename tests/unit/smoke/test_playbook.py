@@ -1,6 +1,6 @@
 # Copyright: (c) 2026, the gpu_fleet.node contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The playbook through Ansible with a local connection, on a stand-in for torch: verdicts, reports, check mode, progress."""
+"""The playbook through Ansible with a local connection, on a stand-in for torch: verdicts, reports, progress."""
 
 from __future__ import annotations
 
