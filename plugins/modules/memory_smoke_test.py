@@ -445,10 +445,7 @@ def main() -> None:
 
 if __name__ == "__main__":
     if sys.version_info < (3, 9):
-        print(
-            json.dumps(
-                {"failed": True, "msg": "memory_smoke_test: needs Python 3.9 or newer; set ansible_python_interpreter"}
-            )
-        )
-        sys.exit(1)
+        message = "memory_smoke_test: needs Python 3.9 or newer on the host; set ansible_python_interpreter"
+        sys.stdout.write(json.dumps({"failed": True, "msg": message}))
+        raise SystemExit(1)
     main()

@@ -66,7 +66,8 @@ def _follow(
     child: subprocess.Popen[bytes], state: Run, limits: Mapping[str, float], deadline: float, hear: Hear
 ) -> None:
     """Read lines until the pipe closes or a limit is passed."""
-    assert child.stdout is not None
+    if child.stdout is None:
+        return
     descriptor, rest = child.stdout.fileno(), b""
     os.set_blocking(descriptor, False)
     with selectors.DefaultSelector() as selector:

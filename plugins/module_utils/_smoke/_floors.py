@@ -92,6 +92,8 @@ def _floor(kind: str, index: int, gpus: Gpus, own: Mapping[str, Any]) -> tuple[f
 
 def model(name: str) -> tuple[float, float]:
     """Return memory rate and NVLink rate of a model; zeros for one that is not known."""
+    if name.endswith(" MIG"):  # a slice has a part of the rate, and which part its name does not say
+        return 0.0, 0.0
     words = re.sub(r"^(NVIDIA|Tesla)\s+", "", name)
     known = [key for key in MODELS if re.search(rf"(^|[\s-]){re.escape(key)}($|[\s-])", words)]
     return MODELS[max(known, key=len)] if known else (0.0, 0.0)

@@ -6,13 +6,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 
 from ansible_collections.gpu_fleet.node.plugins.module_utils._smoke._model import Gap, Gpus
 from ansible_collections.gpu_fleet.node.plugins.module_utils._torch_probe._cgroup import text
 
 PCI = "/sys/bus/pci/devices"
-FIELDS = "name,memory.used,memory.reserved,memory.total,utilization.gpu,pcie.link.gen.max,pcie.link.width.max"
+FIELDS = (
+    "name",
+    "memory.used",
+    "memory.reserved",
+    "memory.total",
+    "utilization.gpu",
+    "pcie.link.gen.max",
+    "pcie.link.width.max",
+    "mig.mode.current",
+)
+UNKNOWN_FIELD = re.compile(r'Field "([^"]+)" is not a valid field')  # an older driver
 LANE = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}  # GB/s of one lane after coding
 IDLE_MIB = 256  # what a display or a monitor may hold
 # Where the driver's own reserve is counted as used, an idle card shows this much.
@@ -20,6 +31,7 @@ RESERVE_MIB, RESERVE_SHARE = 1024, 0.02
 BUSY_PERCENT = 10
 
 Ask = Callable[[Sequence[str]], "str | None"]
+Card = Mapping[str, str]
 
 
 def on_pci(root: str = PCI) -> int:
@@ -44,45 +56,47 @@ def look(ask: Ask, expected: int | None, allow_busy: bool, root: str = PCI) -> G
                 "fail", f"{expected} GPUs are expected, and PCI shows none", "look at power, slot and BIOS of the GPUs"
             ),
         )
-    answer = ask(["nvidia-smi", f"--query-gpu={FIELDS}", "--format=csv,noheader,nounits"])
+    answer, cards = _query(ask)
     if answer is None:
         reason = f"PCI shows {count} NVIDIA GPUs, and nvidia-smi gave no answer in time, so CUDA was not touched"
-        return Gpus(
-            count,
-            gap=Gap("unknown", reason, "look at the driver: lsmod, nvidia-smi by hand, Xid messages; then reboot"),
-        )
-    cards = [[field.strip() for field in line.split(",")] for line in answer.splitlines() if line.count(",") >= 6]
+        return Gpus(count, gap=Gap("unknown", reason, "look at nvidia-smi by hand and at Xid messages; then reboot"))
     if not cards:
         reason = f"PCI shows {count} NVIDIA GPUs, and nvidia-smi says: {answer.strip()[:200] or 'nothing'}"
         return Gpus(count, gap=Gap("unknown", reason, "install or repair the driver"))
-    names, links = tuple(card[0] for card in cards), tuple(_link(card[5], card[6]) for card in cards)
-    using = (
-        ""
-        if allow_busy
-        else busy(cards, ask(["nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"]))
-    )
-    if using:
-        return Gpus(
-            count,
-            names,
-            links,
-            Gap("unknown", using, "wait until the GPUs are idle, or set validate_memory_busy to allow it"),
-        )
-    return Gpus(count, names, links)
+    mig = any(card.get("mig.mode.current") == "Enabled" for card in cards)
+    names = tuple(card["name"] + (" MIG" if card.get("mig.mode.current") == "Enabled" else "") for card in cards)
+    links = tuple(_link(card.get("pcie.link.gen.max", ""), card.get("pcie.link.width.max", "")) for card in cards)
+    apps = ["nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"]
+    using = "" if allow_busy else busy(cards, ask(apps))
+    action = "wait until the GPUs are idle, or set validate_memory_busy to allow it"
+    return Gpus(count, names, links, Gap("unknown", using, action) if using else None, mig)
 
 
-def busy(cards: Sequence[Sequence[str]], processes: str | None) -> str:
+def _query(ask: Ask) -> tuple[str | None, list[Card]]:
+    """Ask for each card, without the fields that an older driver does not know."""
+    fields, answer = list(FIELDS), None
+    for _try in range(len(FIELDS)):
+        answer = ask(["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"])
+        unknown = UNKNOWN_FIELD.search(answer or "")
+        if not unknown or unknown.group(1) not in fields:
+            break
+        fields.remove(unknown.group(1))
+    lines = [[word.strip() for word in line.split(",")] for line in (answer or "").splitlines()]
+    return answer, [dict(zip(fields, words)) for words in lines if len(words) == len(fields)]
+
+
+def busy(cards: Sequence[Card], processes: str | None) -> str:
     """Return who uses the GPUs, or nothing; memory that the driver keeps for itself is nobody's use."""
     first = next((line for line in (processes or "").splitlines() if line.split(",")[0].strip().isdigit()), None)
     if first:
         return f"a GPU is in use by process {first.split(',')[0].strip()}"
-    for index, (_name, used, reserved, total, load, *_link) in enumerate(cards):
-        mib, all_mib = _number(used), _number(total)
-        allowed = IDLE_MIB if _number(reserved) is not None else max(RESERVE_MIB, RESERVE_SHARE * (all_mib or 0))
-        if mib is not None and mib > allowed:
-            return f"GPU {index} has {mib:.0f} MiB in use, by a process that cannot be seen from here"
-        if (_number(load) or 0) >= BUSY_PERCENT:
-            return f"GPU {index} is {load} % busy"
+    for index, card in enumerate(cards):
+        used, total = _number(card.get("memory.used", "")), _number(card.get("memory.total", ""))
+        hidden = _number(card.get("memory.reserved", "")) is None
+        if used is not None and used > (max(RESERVE_MIB, RESERVE_SHARE * (total or 0)) if hidden else IDLE_MIB):
+            return f"GPU {index} has {used:.0f} MiB in use, by a process that cannot be seen from here"
+        if (_number(card.get("utilization.gpu", "")) or 0) >= BUSY_PERCENT:
+            return f"GPU {index} is {card['utilization.gpu']} % busy"
     return ""
 
 

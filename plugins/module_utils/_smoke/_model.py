@@ -43,6 +43,7 @@ class Gpus:
     names: tuple[str, ...] = ()
     links: tuple[float, ...] = ()  # GB/s that the link of each can carry; 0 for unknown
     gap: Gap | None = None  # None: they can be used
+    mig: bool = False  # a process sees one slice of one GPU
 
 
 def row(check: str, name: str, status: str, **more: Any) -> Row:

@@ -85,7 +85,8 @@ def expectations(options: Options, gpus: Gpus) -> dict[str, Any]:
     """Return what the environment check compares with; where no number of GPUs is declared it is that on PCI."""
     expect = dict(options["expect"])
     if not expect.get("gpus") and gpus.count:
-        expect["gpus"] = 1 if options["environment"].get("CUDA_VISIBLE_DEVICES") else gpus.count
+        some = gpus.mig or "CUDA_VISIBLE_DEVICES" in {**os.environ, **options["environment"]}
+        expect["gpus"] = 1 if some else gpus.count
     if gpus.gap is not None:
         expect["gpus"] = None  # the gap itself is the row
     return expect

@@ -28,7 +28,7 @@ from ansible_collections.gpu_fleet.node.plugins.module_utils._torch_probe import
 from ansible_collections.gpu_fleet.node.plugins.module_utils._torch_probe._cgroup import Level
 from ansible_collections.gpu_fleet.node.plugins.plugin_utils import _reports
 
-H200 = "NVIDIA H200, 0, 616, 143771, 0, 5, 16"
+H200 = "NVIDIA H200, 0, 616, 143771, 0, 5, 16, Disabled"
 ONE = Gpus(1, ("NVIDIA H200",), (63.01,))
 
 
@@ -53,9 +53,9 @@ def test_an_idle_gpu_may_be_used(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "card",
     [
-        "NVIDIA A100, 7, 904, 81920, 0, 4, 16",  # used without the driver's reserve
-        "NVIDIA A100, 912, [N/A], 81920, 0, 4, 16",  # used with it
-        "NVIDIA A100, 912, [Not Supported], 81920, [N/A], 4, 16",
+        "NVIDIA A100, 7, 904, 81920, 0, 4, 16, Disabled",  # used without the driver's reserve
+        "NVIDIA A100, 912, [N/A], 81920, 0, 4, 16, Disabled",  # used with it
+        "NVIDIA A100, 912, [Not Supported], 81920, [N/A], 4, 16, Disabled",
     ],
 )
 def test_f24_the_driver_s_reserve_is_nobody_s_use(tmp_path: Path, card: str) -> None:
@@ -66,9 +66,9 @@ def test_f24_the_driver_s_reserve_is_nobody_s_use(tmp_path: Path, card: str) -> 
     ("cards", "processes", "reason"),
     [
         (H200, "4711, 100", "process 4711"),
-        ("NVIDIA A100, 912, 904, 81920, 0, 4, 16", "", "912 MiB in use"),
-        ("NVIDIA A100, 4000, [N/A], 81920, 0, 4, 16", "", "4000 MiB in use"),
-        ("NVIDIA H200, 0, 616, 143771, 97, 5, 16", "", "97 % busy"),
+        ("NVIDIA A100, 912, 904, 81920, 0, 4, 16, Disabled", "", "912 MiB in use"),
+        ("NVIDIA A100, 4000, [N/A], 81920, 0, 4, 16, Disabled", "", "4000 MiB in use"),
+        ("NVIDIA H200, 0, 616, 143771, 97, 5, 16, Disabled", "", "97 % busy"),
         (None, "", "no answer in time"),
         ("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver", "", "NVIDIA-SMI has failed"),
     ],
@@ -78,6 +78,23 @@ def test_a_busy_or_silent_gpu_is_left_alone_and_never_passes(
 ) -> None:
     gap = _gpus.look(smi(cards, processes), None, False, pci(tmp_path, "0x030200")).gap
     assert gap is not None and gap.status == "unknown" and reason in gap.reason and gap.action
+
+
+def test_slices_of_a_gpu_have_no_floor_of_their_own(tmp_path: Path) -> None:
+    found = _gpus.look(smi(H200.replace("Disabled", "Enabled")), None, False, pci(tmp_path, "0x030200"))
+    assert found.mig and found.gap is None and _floors.model(found.names[0]) == (0.0, 0.0)
+
+
+def test_an_older_driver_is_asked_for_what_it_knows(tmp_path: Path) -> None:
+    def old(words: Any) -> str:
+        asked = words[1].partition("=")[2].split(",")
+        unknown = next((name for name in asked if name in ("memory.reserved", "mig.mode.current")), None)
+        if unknown:
+            return f'Field "{unknown}" is not a valid field to query.'
+        return "" if "pid" in asked else "Tesla V100-SXM2-32GB, 900, 32510, 0, 3, 16"
+
+    found = _gpus.look(old, None, False, pci(tmp_path, "0x030200"))
+    assert found.gap is None and found.names == ("Tesla V100-SXM2-32GB",) and found.links == (15.76,)
 
 
 def test_a_busy_gpu_is_used_when_told_to(tmp_path: Path) -> None:
