@@ -93,7 +93,7 @@ def pin(context: Context, size: int) -> Iterator[Finding]:
     own = resident_shared() - before[1]
     yield Measure("pinned.slice_growth", grown, "bytes")
     yield Measure("pinned.process_growth", own, "bytes")
-    if before[0] is None:
+    if before[0] is None and own < 0.9 * size:
         yield Row(
             "pinned.charge",
             "unknown",

@@ -7,12 +7,13 @@ from __future__ import annotations
 import os
 import sys
 import time
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ansible_collections.gpu_fleet.node.plugins.module_utils._model import TuningError
-from ansible_collections.gpu_fleet.node.plugins.module_utils._smoke import _processes, _run
+from ansible_collections.gpu_fleet.node.plugins.module_utils._smoke import _interpreter, _processes, _run
 
 from .conftest import Smoke, rows
 
@@ -128,3 +129,34 @@ def test_what_hides_in_a_session_of_its_own_is_found(tmp_path: Path) -> None:
     environment = {**os.environ, _processes.TOKEN: "hidden", "SMOKE_TEST": str(tmp_path)}
     _processes.ask(["sh", "-c", "setsid sleep 1000 >/dev/null 2>&1 &"], 5, environment)
     assert _processes.sweep("hidden") == [] and still_there(tmp_path) == []
+
+
+WHEEL = {
+    "torch.py": "",
+    "fake_torch-1.dist-info/METADATA": "Metadata-Version: 2.1\nName: fake-torch\nVersion: 1\n",
+    "fake_torch-1.dist-info/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    "fake_torch-1.dist-info/RECORD": "torch.py,,\n",
+}
+
+
+def test_an_environment_is_made_only_where_asked_and_from_the_named_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in os.environ if name.startswith("PIP_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    place = tmp_path / "index" / "fake-torch"
+    place.mkdir(parents=True)
+    name = "fake_torch-1-py3-none-any.whl"
+    with zipfile.ZipFile(place / name, "w") as archive:
+        for path, text in WHEEL.items():
+            archive.writestr(path, text)
+    (place / "index.html").write_text(f'<a href="{name}">{name}</a>')
+    venv, index = str(tmp_path / "venv"), (tmp_path / "index").as_uri()
+    with pytest.raises(TuningError, match="no index to install it from was named"):
+        _interpreter.make(venv, "", ["fake-torch"])
+    assert not Path(venv).exists()
+    assert _interpreter.make(venv, index, ["fake-torch"]) and _interpreter.has_torch(f"{venv}/bin/python3")
+    assert not _interpreter.make(venv, index, ["fake-torch"])
+    with pytest.raises(TuningError, match="has no torch after the installation"):
+        _interpreter.make(str(tmp_path / "other"), index, ["nothing-of-that-name"])
