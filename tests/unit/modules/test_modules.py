@@ -99,7 +99,8 @@ def test_result_keys_are_none_that_ansible_interprets(tmp_path: Path) -> None:
         assert not taken & set(run(name, sets=SETS, root=str(tmp_path)))
 
 
-MODULE_FILES = sorted(MODULES.glob("[!_]*.py"), key=lambda path: path.name)
+# A file without main() documents an action plugin, which runs on the controller.
+MODULE_FILES = sorted(path for path in MODULES.glob("[!_]*.py") if "def main()" in path.read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize("path", MODULE_FILES, ids=lambda path: path.stem)
