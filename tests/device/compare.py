@@ -39,12 +39,15 @@ def main(folder: Path) -> int:
         broken += [f"{name} is {run['verdict']}"] if run["verdict"] not in ("pass", "warn") else []
         broken += [f"{name} took {run['duration']} s"] if name != "full" and run["duration"] > QUICK_SECONDS else []
     first, second = (figures(runs[name]) for name in ("quick1", "quick2"))
-    for name, value in first.items():
+    for name, value in ((name, value) for name, value in first.items() if name in second):
         change = 100 * (second[name] - value) / value
         print(f"{name}: {value:.2f} and {second[name]:.2f} GB/s ({change:+.2f} %)")
         broken += [f"{name} differs by {change:.1f} %"] if abs(change) > AGREE else []
     bare = [load(folder, name) for name in ("copy_loop", "copy_loop2")]
     for kind, value in bare[0].items():
+        if not {f"bandwidth.gpu0.{kind}"} <= set(first) & set(second):
+            broken.append(f"{kind} was not measured")
+            continue
         best = max(value, bare[1][kind])
         ratio = max(first[f"bandwidth.gpu0.{kind}"], second[f"bandwidth.gpu0.{kind}"]) / best
         print(f"{kind}: {100 * ratio:.2f} % of the bare loop ({best:.2f} GB/s)")
