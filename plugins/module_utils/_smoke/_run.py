@@ -16,12 +16,14 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from ansible_collections.gpu_fleet.node.plugins.module_utils._host import Host
 from ansible_collections.gpu_fleet.node.plugins.module_utils._smoke import (
     _allocator_string,
     _child,
     _command,
     _compare,
     _death,
+    _declared,
     _floors,
     _gpus,
     _history,
@@ -56,13 +58,15 @@ def smoke(options: Options, check_mode: bool, tell: Tell) -> dict[str, Any]:
         else False
     )
     variables = {name: str(value) for name, value in options["environment"].items()}
-    options = {**options, "environment": variables}
+    declared, strange = _declared.expectations(Host(), options["user"])
+    options = {**options, "environment": variables, "expect": merged(declared, options["expect"])}
     gpus = _gpus.look(lambda words: _processes.ask(words, SMI_SECONDS), options["expect"].get("gpus"), options["busy"])
     checks = _profiles.plan(options["profile"], options["checks"], gpus.gap is None, expectations(options, gpus))
     python = _interpreter.find(
         options["python"], options["venv"], partial(_interpreter.has_torch, environment=variables)
     )
     rows, result = probe(options, gpus, checks, python, tell)
+    rows += strange
     measurements = result.pop("measurements")
     rows += _floors.judge(measurements, gpus, options["floors"]) if "bandwidth" in checks else []
     result.update(
@@ -79,6 +83,13 @@ def smoke(options: Options, check_mode: bool, tell: Tell) -> dict[str, Any]:
         _history.keep(options["history"], result, options["history_length"]) if options["history"] else None
     )
     return result
+
+
+def merged(declared: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the tuning declared, with what the operator expects over it."""
+    own = {key: value for key, value in wanted.items() if value is not None}
+    limits = {**declared.get("limits", {}), **(own.get("limits") or {})}
+    return {**declared, **own, **({"limits": limits} if limits else {})}
 
 
 def expectations(options: Options, gpus: Gpus) -> dict[str, Any]:

@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import os
+import statistics
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -13,7 +15,10 @@ from typing import Any
 from ._report import MIB, Context, Finding, Measure, Row, label, measure, release_pinned
 
 Copy = Callable[[], object]
-COPIES = 4  # in one sample, so that starting a copy weighs little
+# What disturbs a copy (other guests, a bad place for the buffer) only slows it, often for a second or for the life of a
+# buffer. So each figure is the best of the medians of some rounds, each with buffers of its own.
+ROUNDS = 5
+COPIES = {"pinned": 4, "pageable": 1}  # in one sample: starting a copy weighs little beside a slow one
 
 
 def check(context: Context) -> Iterator[Finding]:
@@ -34,62 +39,67 @@ def follows(gpus: tuple[str, ...], source: str, target: str) -> bool:
     return gpus[(gpus.index(source) + 1) % len(gpus)] == target
 
 
-def timed(torch: Any, gpu: str, samples: int, copy: Copy) -> list[float]:
-    """Return the seconds for one copy, sample by sample."""
+def timed(torch: Any, gpu: str, samples: int, copy: Copy, copies: int = COPIES["pinned"]) -> list[float]:
+    """Return the seconds for one copy, sample by sample, of one round."""
     seconds = []
     with torch.cuda.device(gpu):
-        for index in range(samples + 2):
+        for index in range(max(3, samples // ROUNDS) + 1):
             first, last = (torch.cuda.Event(enable_timing=True) for _end in range(2))
             first.record()
-            for _copy in range(COPIES):
+            for _copy in range(copies):
                 copy()
             last.record()
             last.synchronize()
-            if index >= 2:  # the first ones warm up
-                seconds.append(first.elapsed_time(last) / 1000 / COPIES)
+            if index:  # the first one warms up
+                seconds.append(first.elapsed_time(last) / 1000 / copies)
     return seconds
 
 
-def rate(name: str, size: int, seconds: list[float]) -> Measure:
-    """Return GB/s, of 10^9 bytes."""
-    return measure(name, "GB/s", [size / second / 1e9 for second in seconds])
+def rate(name: str, size: int, rounds: list[list[float]]) -> Measure:
+    """Return GB/s, of 10^9 bytes: the best of the medians of the rounds, and how far these are apart."""
+    medians = [statistics.median(size / second / 1e9 for second in seconds) for seconds in rounds]
+    spread = measure(name, "GB/s", medians).spread
+    return Measure(name, round(max(medians), 4), "GB/s", spread, sum(len(seconds) for seconds in rounds))
 
 
 def host(torch: Any, gpu: str, size: int, samples: int) -> Iterator[Finding]:
     """Measure both directions, with pinned and with pageable memory."""
     there = torch.empty(size, dtype=torch.uint8, device=gpu)
-    for kind, pin in (("pinned", True), ("pageable", False)):
-        here = torch.ones(size, dtype=torch.uint8, pin_memory=pin)
-        count = samples if pin else max(3, samples // 3)
-        name = f"bandwidth.{label(gpu)}"
-        ways: dict[str, Copy] = {
-            "host_to_device": partial(there.copy_, here, non_blocking=True),
-            "device_to_host": partial(here.copy_, there, non_blocking=True),
-        }
-        for way, copy in ways.items():
-            yield rate(f"{name}.{way}_{kind}", size, timed(torch, gpu, count, copy))
-        if not bool((here[::4096] == 1).all()):
-            yield Row(
-                f"{name}.{kind}_values",
-                "fail",
-                "other values",
-                "the values sent",
-                action="drain the host: copies change data",
-            )
+    name, rounds = f"bandwidth.{label(gpu)}", defaultdict(list)
+    for _round in range(ROUNDS):
+        for kind, copies in COPIES.items():
+            here = torch.ones(size, dtype=torch.uint8, pin_memory=kind == "pinned")
+            ways: dict[str, Copy] = {
+                "host_to_device": partial(there.copy_, here, non_blocking=True),
+                "device_to_host": partial(here.copy_, there, non_blocking=True),
+            }
+            for way, copy in ways.items():
+                rounds[f"{way}_{kind}"].append(timed(torch, gpu, samples, copy, copies))
+            if not bool((here[::4096] == 1).all()):
+                yield changed(f"{name}.{kind}_values")
+            del here, ways, copy
+            release_pinned(torch)
+    yield from (rate(f"{name}.{kind}", size, seconds) for kind, seconds in rounds.items())
+
+
+def changed(name: str) -> Row:
+    """Return the row for copies that arrive with other values."""
+    return Row(name, "fail", "other values", "the values sent", action="drain the host: copies change data")
 
 
 def device(torch: Any, gpu: str, size: int, samples: int) -> Measure:
     """Measure a copy on the device; bytes read and bytes written both count."""
     source, target = (torch.ones(size, dtype=torch.uint8, device=gpu) for _end in range(2))
-    seconds = timed(torch, gpu, samples, partial(target.copy_, source))
-    return rate(f"bandwidth.{label(gpu)}.device_to_device", 2 * size, seconds)
+    rounds = [timed(torch, gpu, samples, partial(target.copy_, source)) for _round in range(ROUNDS)]
+    return rate(f"bandwidth.{label(gpu)}.device_to_device", 2 * size, rounds)
 
 
 def peer(torch: Any, pair: tuple[str, str], size: int, samples: int) -> Measure:
     """Measure a copy from one GPU to another."""
     source, target = (torch.ones(size, dtype=torch.uint8, device=gpu) for gpu in pair)
-    seconds = timed(torch, pair[0], samples, partial(target.copy_, source, non_blocking=True))
-    return rate(f"bandwidth.{label(pair[0])}.peer_{label(pair[1])}", size, seconds)
+    copy = partial(target.copy_, source, non_blocking=True)
+    rounds = [timed(torch, pair[0], samples, copy) for _round in range(ROUNDS)]
+    return rate(f"bandwidth.{label(pair[0])}.peer_{label(pair[1])}", size, rounds)
 
 
 def node_cpus() -> dict[int, set[int]]:
@@ -119,7 +129,8 @@ def nodes(torch: Any, gpu: str, size: int, samples: int) -> Iterator[Finding]:
         for node, cpus in sorted(found.items()):
             os.sched_setaffinity(0, cpus)
             kept.append(torch.ones(size, dtype=torch.uint8).pin_memory())
-            seconds = timed(torch, gpu, samples, partial(there.copy_, kept[-1], non_blocking=True))
-            yield rate(f"bandwidth.{label(gpu)}.from_node{node}", size, seconds)
+            copy = partial(there.copy_, kept[-1], non_blocking=True)
+            rounds = [timed(torch, gpu, samples, copy) for _round in range(ROUNDS)]
+            yield rate(f"bandwidth.{label(gpu)}.from_node{node}", size, rounds)
     finally:
         os.sched_setaffinity(0, before)

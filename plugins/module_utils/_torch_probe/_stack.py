@@ -58,10 +58,12 @@ class Stack:
         torch.manual_seed(0)
         width = options["width"]
         layers = [
-            torch.nn.TransformerEncoderLayer(width, max(1, width // 64), 4 * width, dropout=0.0, batch_first=True)
+            torch.nn.TransformerEncoderLayer(
+                width, max(1, width // 64), 4 * width, dropout=0.0, batch_first=True, device=device
+            )
             for _layer in range(options["layers"])
         ]
-        self.layers = torch.nn.ModuleList(layers).to(device).train()
+        self.layers = torch.nn.ModuleList(layers).train()
         generator = torch.Generator().manual_seed(1)
         self.data = torch.randn(options["batch"], options["sequence"], width, generator=generator).to(device)
 

@@ -88,7 +88,7 @@ def main(folder: str, check: str, fault: str) -> None:
         target = torch.empty_like(source)
         slow = 0.01 if fault == "slow" else 0.0
         seconds = probe["bandwidth"].timed(torch, "cpu", 5, lambda: (time.sleep(slow), target.copy_(source)))
-        found = [probe["bandwidth"].rate("bandwidth.gpu0.host_to_device_pinned", 2**20, seconds)]
+        found = [probe["bandwidth"].rate("bandwidth.gpu0.host_to_device_pinned", 2**20, [seconds])]
     print(json.dumps([dataclasses.asdict(one) for one in found]))
 
 

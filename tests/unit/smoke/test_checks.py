@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from ansible_collections.gpu_fleet.node.plugins.module_utils._torch_probe import (
     _allocator,
+    _bandwidth,
     _collectives,
     _environment,
     _exhaustion,
@@ -167,3 +168,9 @@ def test_sizes_and_medians() -> None:
     assert [_environment.parse(size) for size in ("4G", "4GiB", "512m", "7")] == [4 << 30, 4 << 30, 512 << 20, 7]
     figure = measure("a", "GB/s", [1.0, 9.0, 2.0, 3.0, 4.0])
     assert (figure.value, figure.spread, figure.samples) == (3.0, 1.0, 5)
+
+
+def test_a_disturbed_round_does_not_lower_a_bandwidth() -> None:
+    calm, disturbed = [0.010, 0.010, 0.011], [0.012, 0.013, 0.012]
+    figure = _bandwidth.rate("x", 10**9, [disturbed, calm, calm, disturbed])
+    assert figure.value == 100.0 and figure.samples == 12 and figure.spread > 0

@@ -11,15 +11,20 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from ansible_collections.gpu_fleet.node.plugins.module_utils._engine._journal import Entry
+from ansible_collections.gpu_fleet.node.plugins.module_utils._host import Host
+from ansible_collections.gpu_fleet.node.plugins.module_utils._model import Atom
 from ansible_collections.gpu_fleet.node.plugins.module_utils._smoke import (
     _allocator_string,
     _command,
     _compare,
     _death,
+    _declared,
     _floors,
     _gpus,
     _history,
     _profiles,
+    _run,
     _verdict,
 )
 from ansible_collections.gpu_fleet.node.plugins.module_utils._smoke._child import Run
@@ -369,3 +374,43 @@ def test_pages_and_metrics_of_a_fleet() -> None:
     assert 'gpu_fleet_validate_healthy{host="a"} 1' in metrics and 'gpu_fleet_validate_healthy{host="b"} 0' in metrics
     assert 'gpu_fleet_validate_checks{host="b",status="fail"} 1' in metrics
     assert json.dumps(_reports.lines(results, [])).count("fail") == 1
+
+
+ENTRIES = {
+    Atom("sysfs", "/sys/kernel/mm/transparent_hugepage/enabled"): Entry("pages", "always", "madvise"),
+    Atom("limits", "* soft nofile"): Entry("logins", None, "65536", known=False),
+    Atom("limits", "* hard nofile"): Entry("logins", None, "524288", known=False),
+    Atom("limits", "alice soft nofile"): Entry("logins", None, "4096", known=False),
+    Atom("limits", "root soft memlock"): Entry("logins", None, "unlimited", known=False),
+    Atom("limits", "* soft memlock"): Entry("logins", None, "64", known=False),
+    Atom("sysctl", "vm.swappiness"): Entry("memory", "60", "10"),
+}
+
+
+@pytest.mark.parametrize(
+    ("user", "limits"),
+    [
+        ("", None),
+        ("root", {"memlock": "unlimited"}),
+        ("bob", {"nofile": "65536", "memlock": "64K"}),
+        ("alice", {"nofile": "4096", "memlock": "64K"}),
+    ],
+)
+def test_what_the_tuning_declared_is_expected(user: str, limits: dict[str, str] | None) -> None:
+    expected = {"thp": "madvise"} if limits is None else {"thp": "madvise", "limits": limits}
+    assert _declared.declared(ENTRIES, user) == expected
+
+
+def test_the_operator_s_expectation_comes_last() -> None:
+    found = _run.merged(
+        {"thp": "madvise", "limits": {"nofile": "1"}}, {"thp": None, "limits": {"nofile": "2"}, "gpus": 8}
+    )
+    assert found == {"thp": "madvise", "limits": {"nofile": "2"}, "gpus": 8}
+
+
+def test_a_torn_journal_is_unknown(tmp_path: Path) -> None:
+    place = tmp_path / "var/lib/gpu-fleet/journal.json"
+    place.parent.mkdir(parents=True)
+    place.write_text("{")
+    expected, found = _declared.expectations(Host(str(tmp_path)), "root")
+    assert expected == {} and [(one["name"], one["status"]) for one in found] == [("environment.declared", "unknown")]
