@@ -30,7 +30,8 @@ FLOOR_PYTHON = "3.9"
 nox.options.default_venv_backend = "none"
 nox.options.error_on_missing_interpreters = False
 nox.options.sessions = [
-    "lint", "types", "unit", "docs", "build", "floor", "core_ends", "sanity", "molecule_default", "molecule_vm",
+    "lint", "types", "unit", "docs", "build", "floor", "core_ends", "sanity", "molecule_default",
+    "molecule_validate", "molecule_vm",
 ]  # fmt: skip
 
 
@@ -151,6 +152,12 @@ def _molecule(session: nox.Session, scenario: str) -> None:
 def molecule_default(session: nox.Session) -> None:
     """The playbooks on containers with systemd."""
     _molecule(session, "default")
+
+
+@nox.session
+def molecule_validate(session: nox.Session) -> None:
+    """The smoke test with a real torch in a container, alone and in a slice whose limit the kernel does not have."""
+    _molecule(session, "validate")
 
 
 @nox.session

@@ -30,14 +30,14 @@ def podman_name(name: str) -> str:
     return f"{name}-{hashlib.sha256(str(image.CACHE).encode()).hexdigest()[:8]}"
 
 
-def up(name: str, base: str | None, rights: Sequence[str]) -> None:
+def up(name: str, base: str | None, words: Sequence[str]) -> None:
     """Start a container unless there is one of that name."""
     reference = image.derived(base) if base else image.container()
     own = podman_name(name)
     command = f"env CONTAINERS_CONF='{CONTAINERS_CONF}' podman exec -i {own} sh -c '{SERVER}'"
     hosts.create(name, image.key(), {"ProxyCommand": command})
     if subprocess.run(["podman", "container", "exists", own], check=False).returncode != 0:
-        image.run("podman", "run", "--detach", f"--name={own}", f"--hostname={name}", *rights, reference, "/sbin/init")
+        image.run("podman", "run", "--detach", f"--name={own}", f"--hostname={name}", *words, reference, "/sbin/init")
 
 
 def down(name: str) -> None:
@@ -53,6 +53,7 @@ def main() -> None:
     verbs.add_parser("image", help="build and import the image, once for each recipe")
     start = verbs.add_parser("up", help="start a container and write its inventory and ssh settings")
     start.add_argument("--image", help="an image of a registry in place of the one built here")
+    start.add_argument("--volume", action="append", default=[], help="a folder to show in it, as podman takes it")
     start.add_argument("--privileged", action="store_true", help="let it write the settings of the machine below")
     ready = verbs.add_parser("wait", help="wait until a container has booted")
     ready.add_argument("--limit", type=float, default=120, help="seconds")
@@ -64,7 +65,8 @@ def main() -> None:
     if given.verb == "image":
         print(image.container())
     elif given.verb == "up":
-        up(given.name, given.image, PRIVILEGED if given.privileged else CONFINED)
+        rights = PRIVILEGED if given.privileged else CONFINED
+        up(given.name, given.image, [*rights, *(f"--volume={volume}" for volume in given.volume)])
         print(hosts.folder(given.name))
     elif given.verb == "wait":
         hosts.wait(given.name, given.limit)
