@@ -27,7 +27,8 @@ play() { # NAME PROFILE: run the playbook, keep its report
   echo "$1: exit status $status"
 }
 
-before=$(ls /dev/shm /tmp | sort)
+leftovers() { find /dev/shm /tmp -mindepth 1 -maxdepth 1 | sort; }
+before=$(leftovers)
 play quick1 quick
 nvcc -O2 -o "$work/copy_loop" tests/device/copy_loop.cu
 "$work/copy_loop" 256 12 >"$out/copy_loop.json"
@@ -35,6 +36,6 @@ play quick2 quick
 "$work/copy_loop" 256 12 >"$out/copy_loop2.json"
 play full full
 echo "left behind in /tmp or /dev/shm:"
-{ echo "$before"; ls /dev/shm /tmp | sort; } | sort | uniq -u | grep -e gpu-fleet -e torch_ -e psm_ || echo "nothing"
+{ echo "$before"; leftovers; } | sort | uniq -u | grep -e gpu-fleet -e torch_ -e psm_ || echo "nothing"
 nvidia-smi --query-gpu=memory.used --format=csv,noheader
 python3 tests/device/compare.py "$out"

@@ -59,13 +59,19 @@ def marked(token: str) -> list[int]:
 
 
 def sweep(token: str) -> list[int]:
-    """Kill all that carries the token and return what cannot be ended."""
-    deadline = time.monotonic() + GRACE
-    while left := marked(token):
+    """Kill all that carries the token and return what cannot be ended.
+
+    A process that is just starting a program has no environment for a moment: only the second look in a row that
+    finds nothing counts.
+    """
+    deadline, clean = time.monotonic() + GRACE, 0
+    while clean < 2:
+        left = marked(token)
         for pid in left:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
-        if time.monotonic() > deadline:
+        if left and time.monotonic() > deadline:
             return left
+        clean = 0 if left else clean + 1
         time.sleep(0.05)
     return []

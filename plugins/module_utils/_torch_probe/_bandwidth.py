@@ -9,15 +9,16 @@ import os
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 from ._report import MIB, Context, Finding, Measure, Row, label, measure, release_pinned
 
 Copy = Callable[[], object]
-# What disturbs a copy (other guests, a bad place for the buffer) only slows it, often for a second or for the life of a
-# buffer. So each figure is the best of the medians of some rounds, each with buffers of its own.
-ROUNDS = 5
+# What disturbs a copy (other guests, a busy core, a bad place for the buffer) only slows it, often for a second or for
+# the life of a buffer. So each figure is the best of the medians of some rounds, each with its own buffers and CPU.
+ROUNDS = 8
 COPIES = {"pinned": 4, "pageable": 1}  # in one sample: starting a copy weighs little beside a slow one
 
 
@@ -66,8 +67,8 @@ def host(torch: Any, gpu: str, size: int, samples: int) -> Iterator[Finding]:
     """Measure both directions, with pinned and with pageable memory."""
     there = torch.empty(size, dtype=torch.uint8, device=gpu)
     name, rounds = f"bandwidth.{label(gpu)}", defaultdict(list)
-    for _round in range(ROUNDS):
-        for kind, copies in COPIES.items():
+    for turn, (kind, copies) in ((turn, pair) for turn in range(ROUNDS) for pair in COPIES.items()):
+        with on_one_cpu(turn):
             here = torch.ones(size, dtype=torch.uint8, pin_memory=kind == "pinned")
             ways: dict[str, Copy] = {
                 "host_to_device": partial(there.copy_, here, non_blocking=True),
@@ -80,6 +81,17 @@ def host(torch: Any, gpu: str, size: int, samples: int) -> Iterator[Finding]:
             del here, ways, copy
             release_pinned(torch)
     yield from (rate(f"{name}.{kind}", size, seconds) for kind, seconds in rounds.items())
+
+
+@contextmanager
+def on_one_cpu(turn: int) -> Iterator[None]:
+    """Stay on one of the CPUs that this process may use, another one each turn: pageable copies are a CPU's work."""
+    before = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {before[turn * len(before) // ROUNDS]})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def changed(name: str) -> Row:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -105,15 +106,47 @@ def writers(host: Host, setting: Setting, tuned: Tuned) -> Iterator[Writer]:
     for (section, option), (raw, name, path) in tuned.profile.options.items():
         plugin = tuned.profile.types.get(section, section)
         source = f"TuneD profile {name} ({path})"
+        applies = _applies(host, section, tuned.profile)
+        if applies is False:
+            continue
         if plugin == "script" and option == "script":
             yield from _scripted(host, setting, raw, source, path)
             continue
-        rule, value = _value(raw, tuned.profile)
+        rule, value = _value(raw, tuned.profile) if applies else ("exact", None)
         given = _given(setting, plugin, option, value)
         if given is not None:
             ours_comes_back = setting.kind == "sysctl" and plugin == "sysctl" and tuned.reapplies
             text = None if value is None else given
             yield Writer(setting.kind, setting.key, text, source, "manager", rule=rule, reapplies=not ours_comes_back)
+
+
+def _applies(host: Host, section: str, profile: Profile) -> bool | None:
+    """Tell whether a section is for this machine; None where that cannot be known, as in an image."""
+    conditions = {"cpuinfo_regex": _cpuinfo, "uname_regex": _uname}
+    for option, read in conditions.items():
+        if (section, option) not in profile.options:
+            continue
+        text = read(host) if host.live else None
+        if text is None:
+            return None
+        try:
+            if re.search(profile.options[(section, option)][0], text, re.MULTILINE) is None:
+                return False
+        except re.error:
+            return None
+    return True
+
+
+def _cpuinfo(host: Host) -> str | None:
+    return host.read("/proc/cpuinfo")
+
+
+def _uname(host: Host) -> str | None:
+    """Return what TuneD compares: the fields of uname with blanks between them; the kernel tells its arch since 6.1."""
+    names = ("ostype", "hostname", "osrelease", "version", "arch")
+    fields = [(host.read(f"/proc/sys/kernel/{name}") or "").strip() for name in names]
+    fields[-1] = fields[-1] or os.uname().machine
+    return " ".join(fields)
 
 
 def _given(setting: Setting, plugin: str, option: str, value: str | None) -> str | None:
