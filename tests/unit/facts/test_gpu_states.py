@@ -21,7 +21,8 @@ from ansible_collections.gpu_fleet.node.plugins.module_utils._host import Host
 from ansible_collections.gpu_fleet.node.plugins.module_utils._model import TuningError
 from ansible_collections.gpu_fleet.node.plugins.module_utils._probe import _child, _stuck
 
-from .conftest import Machine, Recording
+from .conftest import Machine
+from .gpu_recording import Recording
 
 MODULE = Path(__file__).resolve().parents[3] / "plugins" / "modules" / "gpu_facts.py"
 FREEZER = Path("/sys/fs/cgroup/freezer")
