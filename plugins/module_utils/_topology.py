@@ -66,7 +66,7 @@ def parse_cpus(spelling: str | None) -> tuple[int, ...]:
     """Read a kernel list of numbers (`0-3,8`); strides (`0-31:2/4`) do not occur in what the kernel prints."""
     found: set[int] = set()
     for part in re.split(r"[,\s]+", (spelling or "").strip()):
-        first, _, last = part.partition("-")
+        first, _dash, last = part.partition("-")
         if first.isdigit() and (last.isdigit() or "-" not in part):
             found.update(range(int(first), int(last or first) + 1))
     return tuple(sorted(found))

@@ -183,5 +183,5 @@ def _versions(loaded: _pci.Driver, nvml: Heard, smi: Heard) -> dict[str, Any]:
 
 def _short(version: str | None) -> str | None:
     """Return a library version as the driver counts: NVML itself puts CUDA's major number before it."""
-    major, _, rest = (version or "").partition(".")
+    major, _dot, rest = (version or "").partition(".")
     return rest if rest and major.isdigit() and int(major) < 100 else version

@@ -25,7 +25,7 @@ class Process:
 
 def parse_stat(text: str) -> Process:
     """Read a line of /proc/PID/stat; the name in brackets may itself hold blanks and brackets."""
-    number, _, rest = text.partition(" (")
+    number, _bracket, rest = text.partition(" (")
     words = rest.rpartition(")")[2].split()
     return Process(int(number), int(words[19]), int(words[1]), int(words[2]), int(words[3]), words[0])
 

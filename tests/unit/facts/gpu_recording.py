@@ -98,7 +98,7 @@ class Recording:
         gpu = self.gpu()
         data = {f"0.{key}": gpu.findtext(place) for key, place in LIKEWISE.items()}
         for key, place in ANSWERED.items():
-            figure, _, unit = (gpu.findtext(place) or "").rstrip("x").partition(" ")
+            figure, _blank, unit = (gpu.findtext(place) or "").rstrip("x").partition(" ")
             data[f"0.{key}"] = str(round(float(figure) * SCALES.get(unit, 1)))
         data.update({"count": "1", "driver": "580.159.04", "library": "13.580.159.04", "cuda": "13000"})
         data.update({"0.architecture": "9", "0.compute_major": "9", "0.compute_minor": "0", "0.compute_mode": "0"})

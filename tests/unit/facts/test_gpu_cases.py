@@ -31,7 +31,7 @@ def look_up(facts: Any, name: str) -> Any:
     """Return what stands under a dotted name; a key may itself have dots."""
     if not name:
         return facts
-    head, _, rest = name.partition(".")
+    head, _dot, rest = name.partition(".")
     if isinstance(facts, list):
         return [look_up(one, rest) for one in facts] if head == "*" else look_up(facts[int(head)], rest)
     if name in facts:
