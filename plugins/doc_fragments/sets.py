@@ -126,6 +126,83 @@ options:
                 which are one.
             type: str
             required: true
+      units:
+        description:
+          - Properties of systemd units, kept by one drop-in of ours for each unit,
+            C(/etc/systemd/system/UNIT.d/zz-gpu-fleet-NAME-NN.conf), and for the manager by
+            C(/etc/systemd/system.conf.d/zz-gpu-fleet-NAME.conf).
+          - Properties of a control group are given to a running manager by C(systemctl set-property --runtime), without
+            a reload. All others, and those of a prefix such as V(user-.slice), need C(daemon-reload).
+          - What has no effect on cgroup v1 is not applicable there and is never written.
+        type: list
+        elements: dict
+        default: []
+        suboptions:
+          unit:
+            description:
+              - A slice, service or scope, a prefix (V(user-.slice) for the slice of each user), or V(manager) for the
+                defaults of the manager.
+            type: str
+            required: true
+          property:
+            description:
+              - The property, as in systemd.resource-control(5), systemd.exec(5) and systemd-system.conf(5).
+              - The memory properties, C(TasksMax), C(CPUWeight), C(CPUQuota), C(AllowedCPUs), C(AllowedMemoryNodes) and
+                C(ManagedOOM*) belong to slices, services and scopes; C(OOMPolicy) to services and scopes;
+                C(OOMScoreAdjust) and C(Limit*) to services; C(Default*) to the manager.
+            type: str
+            required: true
+            choices:
+              [AllowedCPUs, AllowedMemoryNodes, CPUQuota, CPUWeight, DefaultLimitAS, DefaultLimitCORE,
+               DefaultLimitDATA, DefaultLimitFSIZE, DefaultLimitMEMLOCK, DefaultLimitNOFILE,
+               DefaultLimitNPROC, DefaultLimitRTPRIO, DefaultLimitSTACK, DefaultTasksMax, LimitAS, LimitCORE,
+               LimitDATA, LimitFSIZE, LimitMEMLOCK, LimitNOFILE, LimitNPROC, LimitRTPRIO, LimitSTACK,
+               ManagedOOMMemoryPressure, ManagedOOMMemoryPressureLimit, ManagedOOMSwap, MemoryHigh,
+               MemoryLow, MemoryMax, MemorySwapMax, OOMPolicy, OOMScoreAdjust, TasksMax]
+          value:
+            description:
+              - Memory in bytes, with a suffix of base 1024 (V(64G)), as a share of the host's memory (V(90%)), as
+                V(infinity), or as V(reserve), all but the larger of 8 GiB and 5 %, at most a quarter of the memory;
+                V(reserve:16G) and V(reserve:10%) keep that much. It is rounded down to 64 KiB.
+              - Tasks as a number, as a share of what the kernel can have, or V(infinity). CPU quota in per cent of one
+                CPU. CPUs and memory nodes as a list such as V(0-3,8).
+              - Limits as one value or V(soft:hard), in bytes for memory, V(infinity) for none. C(OOMScoreAdjust) from
+                -1000 to 1000; it is inherited, so -1000 is refused for daemons that start jobs.
+            type: str
+            required: true
+          restart:
+            description:
+              - Restart the service where its process still runs with another value. Without it the setting is in
+                RV(pending) until somebody does.
+            type: bool
+            default: false
+      files:
+        description:
+          - Whole files that are ours, root's, written atomically. A file that already stands there is recorded and
+            comes back.
+        type: list
+        elements: dict
+        default: []
+        suboptions:
+          path:
+            description:
+              - The absolute path, not below C(/proc), C(/sys), C(/dev), C(/run) or C(/tmp).
+            type: str
+            required: true
+          content:
+            description:
+              - The text of the file. Exactly one of O(sets[].files[].content) and O(sets[].files[].program) is needed.
+            type: str
+          program:
+            description:
+              - A program of the collection in place of a text.
+            type: str
+            choices: [gpu_run]
+          mode:
+            description:
+              - The permissions, in octal.
+            type: str
+            default: "0644"
   root:
     description:
       - The tree to work on. In any other than V(/) (a mounted image) only files are read and written, and nothing

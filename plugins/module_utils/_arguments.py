@@ -11,6 +11,7 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpu_fleet.node.plugins.module_utils._host import Host, no_label
+from ansible_collections.gpu_fleet.node.plugins.module_utils._kinds._properties import PROPERTIES
 from ansible_collections.gpu_fleet.node.plugins.module_utils._model import TuningError
 
 Result = tuple[dict[str, Any], list[str]]
@@ -39,11 +40,25 @@ def spec() -> dict[str, Any]:
         "item": {"type": "str", "required": True, "choices": ITEMS},
         "value": {"type": "str", "required": True},
     }
+    units = {
+        "unit": {"type": "str", "required": True},
+        "property": {"type": "str", "required": True, "choices": sorted(PROPERTIES)},
+        "value": {"type": "str", "required": True},
+        "restart": {"type": "bool", "default": False},
+    }
+    files = {
+        "path": {"type": "str", "required": True},
+        "content": {"type": "str"},
+        "program": {"type": "str", "choices": ["gpu_run"]},
+        "mode": {"type": "str", "default": "0644"},
+    }
     kinds = {
         "name": {"type": "str", "required": True},
         "sysctl": {"type": "list", "elements": "dict", "default": [], "options": sysctl},
         "sysfs": {"type": "list", "elements": "dict", "default": [], "options": sysfs},
         "limits": {"type": "list", "elements": "dict", "default": [], "options": limits},
+        "units": {"type": "list", "elements": "dict", "default": [], "options": units},
+        "files": {"type": "list", "elements": "dict", "default": [], "options": files},
     }
     return {
         "sets": {"type": "list", "elements": "dict", "required": True, "options": kinds},

@@ -53,7 +53,7 @@ def _early(stored: str | None, ours: str, writers: Sequence[Writer]) -> Boot:
 def _beats(one: Writer, ours: str) -> bool:
     """Tell whether a file wins over ours: sysctl.d and limits.d take the last, globs never, tmpfiles.d the first."""
     base = os.path.basename(ours)
-    if one.kind in ("sysctl", "limits"):
+    if one.kind in ("sysctl", "limits", "units"):
         return not one.pattern and one.order > base
     return one.order > base if one.pattern else one.order < base
 

@@ -12,7 +12,7 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from ansible_collections.gpu_fleet.node.plugins.module_utils import _disk
+from ansible_collections.gpu_fleet.node.plugins.module_utils import _commands, _disk
 from ansible_collections.gpu_fleet.node.plugins.module_utils._model import FileState, TuningError
 
 # Errors at the opening that mean "cannot be had here"; anything else is a failure of the host.
@@ -47,12 +47,14 @@ class Host:
         live: bool | None = None,
         kernel: Callable[[str, str], None] = write_kernel,
         label: Callable[[str, str], None] = no_label,
+        runner: _commands.Runner = _commands.start,
     ) -> None:
         """Open the tree at `root`; `label(file, path)` gives a new file the security label that `path` should have."""
         self.root = os.path.realpath(root)
         self.live = self.root == "/" if live is None else live
         self._kernel = kernel
         self._label = label
+        self.commands = _commands.Commands(runner if self.live else None)
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
@@ -102,6 +104,13 @@ class Host:
             if error.errno in _disk.ABSENT or error.errno == errno.EISDIR:
                 return None
             raise TuningError(f"{path}: cannot be read ({error.strerror})") from error
+
+    def glance(self, path: str) -> str | None:
+        """Return the text of a file that may vanish or be forbidden at any time, as those of a process; then None."""
+        try:
+            return self.read(path)
+        except TuningError:
+            return None
 
     def names(self, path: str) -> list[str]:
         """Return the sorted names in a folder; none where there is no folder."""
@@ -177,6 +186,7 @@ class Host:
 
     def replace(self, path: str, state: FileState) -> None:
         """Put a file (or link) in place of what is there, atomically and durably."""
+        self.commands.unsettle()
         try:
             _disk.put(self.at(path), state, lambda fresh: self._label(fresh, path))
         except OSError as error:
@@ -184,6 +194,7 @@ class Host:
 
     def remove(self, path: str) -> None:
         """Remove a file or link durably; one that is gone already is fine."""
+        self.commands.unsettle()
         try:
             _disk.drop(self.at(path))
         except OSError as error:

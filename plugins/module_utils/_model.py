@@ -29,6 +29,7 @@ class Setting:
     one_way: bool = False  # the operator agreed that only a reboot takes it back
     when_missing: str | None = None  # the value that holds where the host has no such attribute
     payload: bytes = b""  # what a file is to hold, where the value only describes it
+    restart: bool = False  # the operator agreed that what runs with another value is restarted
 
 
 @dataclass(frozen=True)

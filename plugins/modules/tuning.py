@@ -43,6 +43,16 @@ options:
         with a warning.
     type: bool
     default: false
+  reload:
+    description:
+      - Whether systemd may read its files again (C(systemctl daemon-reload)), which what has no other way needs, such
+        as the limits of a service. It happens at most once in a call.
+      - A reload can take the GPUs away from containers that run. V(auto) does not reload while a container with GPUs is
+        found; the settings are then in RV(pending), and a later call catches up. V(always) reloads all the same, with a
+        warning. V(never) leaves it to a later call.
+    type: str
+    choices: [auto, always, never]
+    default: auto
   lock_timeout:
     description:
       - How long to wait for another run on the same host, in seconds.
@@ -214,6 +224,7 @@ def main() -> None:
         state={"type": "str", "choices": ["present", "absent"], "default": "present"},
         strict={"type": "bool", "default": False},
         force={"type": "bool", "default": False},
+        reload={"type": "str", "choices": ["auto", "always", "never"], "default": "auto"},
         lock_timeout={"type": "int", "default": 30},
     )
     module = AnsibleModule(argument_spec=spec, supports_check_mode=True)

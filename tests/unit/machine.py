@@ -13,6 +13,8 @@ from typing import Any
 from ansible_collections.gpu_fleet.node.plugins.module_utils._engine import _run
 from ansible_collections.gpu_fleet.node.plugins.module_utils._host import Host
 
+from .manager import Manager
+
 THP = "/sys/kernel/mm/transparent_hugepage"
 TREE = {
     "/etc/machine-id": "0123456789abcdef0123456789abcdef\n",
@@ -35,7 +37,14 @@ TREE = {
     f"{THP}/defrag": "always defer defer+madvise [madvise] never\n",
     f"{THP}/shmem_enabled": "always within_size advise [never] deny force\n",
     f"{THP}/khugepaged/max_ptes_none": "511\n",
+    "/proc/meminfo": "MemTotal:       65536000 kB\nSwapTotal:             0 kB\n",
+    "/proc/sys/kernel/pid_max": "4194304\n",
+    "/proc/sys/kernel/threads-max": "500000\n",
+    "/sys/fs/cgroup/cgroup.controllers": "cpuset cpu io memory pids\n",
     "/run/systemd/system/keep": "",
+    "/run/systemd/mind.json": "{}",
+    "/usr/lib/systemd/system/slurmd.service": "[Service]\nLimitMEMLOCK=65536\n",
+    "/usr/lib/systemd/system/user-.slice.d/10-defaults.conf": "[Slice]\nTasksMax=165000\n",
     "/usr/lib/systemd/systemd": "",
     "/usr/lib/sysctl.d/50-default.conf": "kernel.sysrq = 16\n",
     "/etc/tmpfiles.d/keep.conf": "d /run/keep\n",
@@ -85,7 +94,12 @@ def build(root: Path, tree: dict[str, str] | None = None, **more: str | None) ->
             continue
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(content)
-    return Box(str(root), live=True, kernel=kernel)
+    return Box(str(root), live=True, kernel=kernel, runner=Manager(root))
+
+
+def reopen(host: Host) -> Box:
+    """Return the same machine as a new run finds it."""
+    return Box(host.root, live=True, kernel=kernel, runner=Manager(Path(host.root)))
 
 
 def tune(host: Host, *sets: dict[str, Any], check: bool = False, **params: Any) -> dict[str, Any]:
@@ -98,6 +112,16 @@ def inform(host: Host, *sets: dict[str, Any]) -> dict[str, Any]:
     """Run the audit."""
     result, warnings = _run.inform(host, {"sets": list(sets)})
     return {**result, "warned": warnings}
+
+
+def units(name: str, **declared: dict[str, Any]) -> dict[str, Any]:
+    """Declare properties of units; `__` in a name stands for a dash, and a word for a suffix after the last `_`."""
+    rows = []
+    for word, properties in declared.items():
+        stem, _line, suffix = word.rpartition("_")
+        unit = f"{stem.replace('__', '-')}.{suffix}" if stem else word
+        rows += [{"unit": unit, "property": key, "value": value} for key, value in properties.items()]
+    return {"name": name, "units": rows}
 
 
 def sysctl(name: str = "memory", floors: dict[str, Any] | None = None, **values: Any) -> dict[str, Any]:
@@ -120,6 +144,8 @@ def picture(host: Host) -> dict[str, tuple[str, int, bytes]]:
         status = place.lstat()
         file = place.read_bytes() if place.is_file() else b""
         content = os.readlink(place).encode() if place.is_symlink() else file
+        if place.name == "mind.json":
+            content = Manager(Path(host.root)).beyond_files()
         found["/" + str(place.relative_to(host.root))] = (oct(status.st_mode), status.st_uid, content)
     return found
 

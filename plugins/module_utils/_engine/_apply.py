@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from ansible_collections.gpu_fleet.node.plugins.module_utils._engine import _atoms, _journal
+from ansible_collections.gpu_fleet.node.plugins.module_utils._engine import _atoms, _journal, _reload
 from ansible_collections.gpu_fleet.node.plugins.module_utils._engine._journal import Entry, Journal, Step
 from ansible_collections.gpu_fleet.node.plugins.module_utils._engine._plan import Plan
 from ansible_collections.gpu_fleet.node.plugins.module_utils._host import Host
-from ansible_collections.gpu_fleet.node.plugins.module_utils._model import TuningError
+from ansible_collections.gpu_fleet.node.plugins.module_utils._model import State, TuningError
 
 CUT_SHORT = "the last run of this host was cut short; what it had changed is undone first"
 
@@ -27,6 +27,9 @@ def apply(host: Host, plan: Plan) -> None:
             for step in steps:
                 _atoms.write(host, step.atom, step.after, step.folders)
             _verify(host, steps)
+        for one in plan.releases:
+            if not one.kept:
+                _atoms.forget(host, one.atom, one.entry.folders)
         if plan.changes or plan.before.foreign:
             _journal.save(host, plan.after)
     except TuningError as error:
@@ -45,20 +48,27 @@ def _begin(host: Host, plan: Plan) -> None:
 def _verify(host: Host, steps: Sequence[Step]) -> None:
     """Read everything again; a value that a later write moved is written once more before it counts as a failure."""
     for step in steps:
-        if _atoms.read(host, step.atom) != step.after:
+        if not _reached(step, _atoms.read(host, step.atom)):
             _atoms.write(host, step.atom, step.after, step.folders)
     for step in steps:
         now = _atoms.read(host, step.atom)
-        if now != step.after:
+        if not _reached(step, now):
             raise TuningError(
                 f"{step.atom.key}: was given {_atoms.show(step.after)}, but the host now says {_atoms.show(now)}"
             )
 
 
+def _reached(step: Step, now: State) -> bool:
+    """Tell whether the write took effect; what follows our files and is given back has any value they leave it."""
+    return now == step.after or (step.after is None and _atoms.follows(step.atom))
+
+
 def _undo(host: Host, plan: Plan) -> str:
     """Return every atom to its state before this call, and say so."""
-    _backwards(host, plan.steps)
-    failed = _backwards(host, plan.steps)  # once more: giving one value back can move another (THP, min_free_kbytes)
+    _backwards(host, plan.steps, plan.before)
+    failed = _backwards(
+        host, plan.steps, plan.before
+    )  # once more: giving one value back can move another (THP, min_free_kbytes)
     try:
         if not failed:
             _journal.save(host, replace(plan.before, transaction=()))
@@ -69,39 +79,58 @@ def _undo(host: Host, plan: Plan) -> str:
     return "everything that this call had changed is back in its state before it"
 
 
-def _backwards(host: Host, steps: Sequence[Step]) -> list[str]:
-    """Undo the steps, the last first, whatever becomes of each; return what went wrong."""
+def _order(steps: Sequence[Step]) -> list[Step]:
+    """Return the steps in the order of undoing: the last first, but what follows our files after these."""
+    last = [step for step in steps if _atoms.follows(step.atom)]
+    return [*(step for step in reversed(steps) if step not in last), *last]
+
+
+def _backwards(host: Host, steps: Sequence[Step], before: Journal) -> list[str]:
+    """Undo the steps, whatever becomes of each; return what went wrong."""
     failed = []
-    for step in reversed(steps):
+    for step in _order(steps):
         try:
             if _atoms.read(host, step.atom) != step.before or (step.folders and step.before is None):
                 _atoms.write(host, step.atom, step.before, step.folders)
+            if step.atom not in before.entries:
+                _atoms.forget(host, step.atom, step.folders)
         except TuningError as error:
             failed.append(str(error))
     return failed
 
 
-def recover(host: Host, journal: Journal) -> tuple[Journal, tuple[str, ...]]:
+def recover(host: Host, journal: Journal, reload: str) -> tuple[Journal, tuple[str, ...]]:
     """Undo a run that was cut short; what somebody has changed since is left alone and named."""
     host.sweep(_journal.PATH)
+    host.commands.refresh()
     if not journal.transaction:
         return journal, ()
     entries, left = dict(journal.entries), [CUT_SHORT]
-    for step in reversed(journal.transaction):
-        if not _take_back(host, step):
+    waits = _reload.obstacle(host, reload, [step.atom for step in journal.transaction])
+    for step in _order(journal.transaction):
+        if not _take_back(host, step, waits):
             entries.setdefault(step.atom, Entry(step.set_name, step.before, step.after, folders=step.folders))
-            left.append(f"{step.atom.key}: was changed by somebody else after a run was cut short, so it is left alone")
+            reason = (
+                waits if waits and _atoms.follows(step.atom) else "was changed by somebody else, so it is left alone"
+            )
+            left.append(f"{step.atom.key}: after a run was cut short, it {reason}")
+        elif step.atom not in journal.entries:
+            _atoms.forget(host, step.atom, step.folders)
     journal = replace(journal, entries=entries, transaction=())
     _journal.save(host, journal)
     return journal, tuple(left)
 
 
-def _take_back(host: Host, step: Step) -> bool:
+def _take_back(host: Host, step: Step, waits: str | None) -> bool:
     """Undo one step of a run that was cut short; tell whether it is back."""
     if step.atom.kind == _atoms.FILE:
         host.sweep(step.atom.key)
     now = _atoms.read(host, step.atom)
     untouched = now == step.before
+    if _atoms.follows(step.atom) and not untouched:
+        if waits is None:
+            _atoms.write(host, step.atom, None)
+        return waits is None
     if (now == step.after and not untouched) or (untouched and now is None and step.atom.kind == _atoms.FILE):
         _atoms.write(host, step.atom, step.before, step.folders)
         return True

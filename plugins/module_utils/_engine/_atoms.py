@@ -5,6 +5,9 @@
 
 from __future__ import annotations
 
+import stat
+
+from ansible_collections.gpu_fleet.node.plugins.module_utils import _manager
 from ansible_collections.gpu_fleet.node.plugins.module_utils._host import Host
 from ansible_collections.gpu_fleet.node.plugins.module_utils._kinds import KINDS
 from ansible_collections.gpu_fleet.node.plugins.module_utils._model import Atom, FileState, State
@@ -15,6 +18,11 @@ FILE = "file"
 def rank(atom: Atom) -> int:
     """Return where the atom stands in the order of application; a file of ours follows the live values."""
     return KINDS[atom.kind].RANK if atom.kind in KINDS else max(kind.RANK for kind in KINDS.values()) + 1
+
+
+def follows(atom: Atom) -> bool:
+    """Tell whether a live atom takes its state from our files, so that it comes last in either direction."""
+    return atom.kind in KINDS and KINDS[atom.kind].follows(atom.key)
 
 
 def read(host: Host, atom: Atom) -> State:
@@ -34,6 +42,19 @@ def write(host: Host, atom: Atom, state: State, folders: tuple[str, ...] = ()) -
             host.prune(folder)
     elif state is not None:
         KINDS[atom.kind].write(host, atom.key, state)
+    elif follows(atom):
+        _manager.reload(host)
+
+
+def forget(host: Host, atom: Atom, made: tuple[str, ...]) -> None:
+    """Remove what writing a live atom had left besides, once the atom is not ours any more."""
+    if atom.kind == FILE:
+        return
+    for path in made:
+        if stat.S_ISDIR(host.mode(path) or stat.S_IFDIR):
+            host.prune(path)
+        else:
+            host.remove(path)
 
 
 def show(state: State) -> str:

@@ -65,6 +65,8 @@ def _drift(one: Decision) -> list[Row]:
         found.append(_row(setting, "live", view.live, None))
     if one.held and view.stored != one.stored:
         found.append(_row(setting, "stored", view.stored, view.path))
+    if one.held and view.running is not None:
+        found.append(_row(setting, "running", None, view.running))
     boot = view.boot(view.stored)
     if boot.value is None and boot.reason is not None and view.persistence is None and not view.missing:
         found.append(_row(setting, "boot", "unknown", boot.reason))

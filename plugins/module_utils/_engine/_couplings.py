@@ -41,7 +41,7 @@ def _nofile(plan: Plan) -> Iterator[tuple[str, str]]:
     declared = {one.view.atom: one.view.setting.value for one in plan.decisions if one.held}
     for atom, entry in plan.after.entries.items():
         words = atom.key.split()
-        if atom.kind == "limits" and words[-1] == "nofile":
-            value = declared.get(atom, entry.applied)
-            if isinstance(value, str) and value.isdigit():
+        if words[-1] in ("nofile", "LimitNOFILE", "DefaultLimitNOFILE"):
+            value = str(declared.get(atom, entry.applied)).rpartition(":")[2]
+            if value.isdigit():
                 yield words[0], value

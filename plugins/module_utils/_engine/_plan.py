@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
-from ansible_collections.gpu_fleet.node.plugins.module_utils._engine import _atoms, _release
+from ansible_collections.gpu_fleet.node.plugins.module_utils import _kinds
+from ansible_collections.gpu_fleet.node.plugins.module_utils._engine import _atoms, _release, _reload
 from ansible_collections.gpu_fleet.node.plugins.module_utils._engine._decide import Decision, decide
 from ansible_collections.gpu_fleet.node.plugins.module_utils._engine._journal import Entry, Journal, Step
 from ansible_collections.gpu_fleet.node.plugins.module_utils._engine._release import Release
@@ -29,6 +30,13 @@ class Plan:
     one_way: tuple[Step, ...]  # written when all else is done and verified, since nothing can undo them
     before: Journal
     after: Journal
+    waiting: Mapping[Atom, str] = field(default_factory=dict)  # why a held setting is not in force everywhere yet
+
+    @property
+    def restarts(self) -> tuple[str, ...]:
+        """Return the services to start again once all is done: told so, and running with another value."""
+        late = (one for one in self.decisions if one.held and one.view.running and one.view.atom not in self.waiting)
+        return tuple(sorted({one.view.setting.key.split()[0] for one in late}))
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -38,29 +46,45 @@ class Plan:
     @property
     def changes(self) -> bool:
         """Tell whether the host, or what we know of its originals, will differ."""
-        return bool(self.steps) or self.after.entries != self.before.entries
+        return bool(self.steps) or bool(self.restarts) or self.after.entries != self.before.entries
 
 
 def plan(host: Host, wanted: Request, journal: Journal) -> Plan:
     """Read the host and plan the call."""
+    host.commands.refresh()
+    wanted = replace(wanted, settings=_kinds.resolve(host, wanted.settings))
     _owners(wanted, journal)
     decisions = tuple(decide(view) for view in observe(host, wanted, journal))
-    live = [_hold(one) for one in decisions if one.held]
+    waits = _reload.obstacle(host, wanted.reload, [*(one.view.atom for one in decisions), *journal.entries])
+    live = [_hold(host, one, waits) for one in decisions if one.held]
     files = _files(host, decisions, journal)
     held = {step.atom: (step, entry) for step, entry in (*live, *files)}
     free = {
         atom: entry for atom, entry in journal.entries.items() if entry.set_name in wanted.names and atom not in held
     }
     order = sorted(free, key=lambda atom: (-_atoms.rank(atom), atom.key))
-    releases = tuple(_release.release(host, atom, free[atom], wanted.force) for atom in order)
+    releases = tuple(_release.release(host, atom, free[atom], wanted.force, waits) for atom in order)
     writes = [one.step for one in releases if one.step is not None]
     writes += [step for step, entry in held.values() if step.before != step.after and not entry.one_way]
+    writes.sort(key=lambda step: _atoms.follows(step.atom))
     last = [step for step, entry in held.values() if step.before != step.after and entry.one_way]
     entries = {atom: entry for atom, entry in journal.entries.items() if atom not in free}
     entries.update({one.atom: one.entry for one in releases if one.kept})
     entries.update({atom: entry for atom, (step, entry) in held.items()})
     after = replace(journal, entries=entries, transaction=(), foreign=None)
-    return Plan(decisions, releases, tuple(writes), tuple(last), journal, after)
+    return Plan(decisions, releases, tuple(writes), tuple(last), journal, after, _waiting(decisions, waits))
+
+
+def _waiting(decisions: Sequence[Decision], waits: str | None) -> dict[Atom, str]:
+    """Return what is stored, but not yet in force for everything that runs."""
+    found = {}
+    for one in decisions:
+        if one.held and one.view.live is not None:
+            late = waits if _atoms.follows(one.view.atom) and not one.true_now else None
+            reason = late or (None if one.view.setting.restart else one.view.running)
+            if reason is not None:
+                found[one.view.atom] = reason
+    return found
 
 
 def _owners(wanted: Request, journal: Journal) -> None:
@@ -73,14 +97,15 @@ def _owners(wanted: Request, journal: Journal) -> None:
             )
 
 
-def _hold(one: Decision) -> tuple[Step, Entry]:
+def _hold(host: Host, one: Decision, waits: str | None) -> tuple[Step, Entry]:
     """Return the write of a live value (none where before equals after) and its entry."""
     view, entry = one.view, one.view.entry
-    after = view.live if one.true_now else one.live
+    after = view.live if one.true_now or (waits and _atoms.follows(view.atom)) else one.live
     name, one_way = view.setting.set_name, view.setting.one_way
-    step = Step(view.atom, view.live, after if view.live is not None else None, name)
+    made = KINDS[view.atom.kind].made(host, view.atom.key) if entry is None else entry.folders
+    step = Step(view.atom, view.live, after if view.live is not None else None, name, made)
     if entry is None:
-        return step, Entry(name, view.live, after, view.live is not None, one_way)
+        return step, Entry(name, view.live, after, view.live is not None, one_way, made)
     kept_floor = one.true_now and view.setting.rule == "at_least"
     return step, replace(entry, set_name=name, applied=entry.applied if kept_floor else after, one_way=one_way)
 

@@ -30,13 +30,18 @@ class Release:
     obstacle: str | None = None
 
 
-def release(host: Host, atom: Atom, entry: Entry, force: bool) -> Release:
-    """Plan the return of the original."""
+def release(host: Host, atom: Atom, entry: Entry, force: bool, waits: str | None = None) -> Release:
+    """Plan the return of the original; `waits` says why what follows our files has to keep them in mind for now."""
     if atom.kind in KINDS and KINDS[atom.kind].NO_LIVE is not None:
         return Release(atom, entry)
-    if atom.kind != _atoms.FILE and not (host.live and entry.known):
+    known = entry.known or _atoms.follows(atom)
+    if atom.kind != _atoms.FILE and not (host.live and known):
         return Release(atom, entry, pending=NEVER_SEEN if host.live else UNTIL_REBOOT)
     now = _atoms.read(host, atom)
+    if _atoms.follows(atom) and now not in (entry.original, None):
+        if waits is not None:
+            return Release(atom, entry, kept=True, pending=waits)
+        return Release(atom, entry, Step(atom, now, None, entry.set_name))  # whatever the files say without ours
     if now == entry.original or (now is None and atom.kind != _atoms.FILE):
         return Release(atom, entry)
     if entry.one_way:

@@ -22,7 +22,7 @@ def rows(plan: Plan) -> dict[str, Any]:
     return {
         "changed": plan.changes,
         "changes": changes(plan),
-        "settings": [_row(one, outcome=outcome(one), reason=one.reason) for one in plan.decisions],
+        "settings": [_row(one, outcome=outcome(one, plan), reason=_reason(one, plan)) for one in plan.decisions],
         "not_applicable": not_applicable(plan.decisions)
         + [
             {
@@ -40,6 +40,16 @@ def rows(plan: Plan) -> dict[str, Any]:
             {"set": one.entry.set_name, "kind": one.atom.kind, "key": one.atom.key, "reason": one.pending}
             for one in plan.releases
             if one.pending is not None
+        ]
+        + [
+            {
+                "set": one.view.setting.set_name,
+                "kind": one.view.atom.kind,
+                "key": one.view.atom.key,
+                "reason": plan.waiting[one.view.atom],
+            }
+            for one in plan.decisions
+            if one.view.atom in plan.waiting
         ],
         "diff": diff(plan),
     }
@@ -63,6 +73,10 @@ def changes(plan: Plan) -> list[Row]:
         }
         for step in plan.steps
     ]
+    found += [
+        {"set": None, "kind": "service", "key": unit, "before": "running with other values", "after": "restarted"}
+        for unit in plan.restarts
+    ]
     if plan.changes and not found:
         before, after = (f"{len(journal.entries)} originals" for journal in (plan.before, plan.after))
         found.append({"set": None, "kind": "journal", "key": _journal.PATH, "before": before, "after": after})
@@ -74,12 +88,18 @@ def brief(state: State) -> str | None:
     return _atoms.show(state) if isinstance(state, FileState) else state
 
 
-def outcome(one: Decision) -> Outcome:
+def _reason(one: Decision, plan: Plan) -> str | None:
+    return plan.waiting.get(one.view.atom, one.reason)
+
+
+def outcome(one: Decision, plan: Plan) -> Outcome:
     """Return the outcome of one setting, once the plan is carried out."""
     if not one.applicable:
         return "not_applicable"
     if any(row["wins_at_boot"] != "ours" for row in conflicts(one)):
         return "conflict"
+    if one.view.atom in plan.waiting:
+        return "pending"
     return "changed" if one.held and moves(one) else "ok"
 
 

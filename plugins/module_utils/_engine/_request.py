@@ -24,6 +24,7 @@ class Request:
     settings: tuple[Setting, ...]
     strict: bool = False
     force: bool = False
+    reload: str = "auto"
 
 
 def request(params: Mapping[str, Any]) -> Request:
@@ -38,4 +39,5 @@ def request(params: Mapping[str, Any]) -> Request:
     absent = params.get("state") == "absent"
     declared = [] if absent else [setting for one in sets for setting in _kinds.declare(one["name"], one)]
     settings = _kinds.settle(declared)
-    return Request(names, settings, bool(params.get("strict")), bool(params.get("force")))
+    flags = bool(params.get("strict")), bool(params.get("force"))
+    return Request(names, settings, *flags, reload=params.get("reload") or "auto")

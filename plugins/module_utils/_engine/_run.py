@@ -9,12 +9,14 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from ansible_collections.gpu_fleet.node.plugins.module_utils import _manager
 from ansible_collections.gpu_fleet.node.plugins.module_utils._boot import beats_ours
 from ansible_collections.gpu_fleet.node.plugins.module_utils._engine import (
     _apply,
     _audit,
     _couplings,
     _journal,
+    _reload,
     _report,
 )
 from ansible_collections.gpu_fleet.node.plugins.module_utils._engine._decide import Decision
@@ -32,12 +34,14 @@ def tune(host: Host, params: Mapping[str, Any], check: bool) -> tuple[dict[str, 
     _privileged(host)
     if check:
         made, notes = _planned(host, wanted, _journal.load(host))
-        return _report.rows(made), _warnings(made, notes)
+        return _report.rows(made), _warnings(host, made, notes)
     with host.lock(_journal.FOLDER, float(params.get("lock_timeout") or 0)):
-        journal, left = _apply.recover(host, _journal.load(host))
+        journal, left = _apply.recover(host, _journal.load(host), wanted.reload)
         made, notes = _planned(host, wanted, journal)
         _apply.apply(host, made)
-    return _report.rows(made), _warnings(made, [*left, *notes])
+        for unit in made.restarts:
+            _manager.restart(host, unit)
+    return _report.rows(made), _warnings(host, made, [*left, *notes])
 
 
 def inform(host: Host, params: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
@@ -45,7 +49,7 @@ def inform(host: Host, params: Mapping[str, Any]) -> tuple[dict[str, Any], list[
     wanted = request(params)
     _privileged(host)
     made = plan(host, wanted, _journal.load(host))
-    return _audit.audit(made), _warnings(made, [])
+    return _audit.audit(made), _warnings(host, made, [])
 
 
 def _privileged(host: Host) -> None:
@@ -62,7 +66,8 @@ def _planned(host: Host, wanted: Request, journal: Journal) -> tuple[Plan, list[
     if wanted.strict and stuck:
         key, reason = stuck[0].atom.key, stuck[0].obstacle
         raise TuningError(f"{key}: cannot be given its original back ({reason}), and strict is set")
-    return made, [_apply.CUT_SHORT] if journal.transaction else []
+    notes = _reload.warning(host, wanted.reload, [step.atom for step in made.steps])
+    return made, [*([_apply.CUT_SHORT] if journal.transaction else []), *notes]
 
 
 def _refuse(one: Decision, strict: bool) -> None:
@@ -83,7 +88,7 @@ def _refuse(one: Decision, strict: bool) -> None:
         raise TuningError(f"{_report.sentence(rivals[0])} (strict is set)")
 
 
-def _warnings(made: Plan, notes: list[str]) -> list[str]:
+def _warnings(host: Host, made: Plan, notes: list[str]) -> list[str]:
     """Return one sentence for each thing that the operator should act on."""
     found = list(notes)
     if made.before.foreign is not None:
@@ -98,7 +103,7 @@ def _warnings(made: Plan, notes: list[str]) -> list[str]:
         if not one.applicable and "?" in (one.reason or "")
     ]
     found += sorted({one.view.persistence for one in made.decisions if one.held and one.view.persistence is not None})
-    advice = (KINDS[one.view.setting.kind].advice(one.view.setting) for one in made.decisions if one.held)
-    found += [text for text in advice if text is not None]
+    for name, kind in KINDS.items():
+        found += kind.advice(host, [one.view.setting for one in made.decisions if one.view.setting.kind == name])
     rows = (row for one in made.decisions for row in _report.conflicts(one))
     return found + [_report.sentence(row) for row in rows if row["stage"] != "boot_line"]

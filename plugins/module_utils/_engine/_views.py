@@ -17,7 +17,6 @@ from ansible_collections.gpu_fleet.node.plugins.module_utils._kinds import KINDS
 from ansible_collections.gpu_fleet.node.plugins.module_utils._model import Atom, Boot, FileState, Setting, Writer
 
 OFFLINE = "the kernel of an image is not running"
-MISSING = "missing in this kernel"
 
 
 @dataclass(frozen=True)
@@ -35,6 +34,7 @@ class View:
     persistence: str | None  # why nothing applies our file at boot
     entry: Entry | None
     writers: tuple[Writer, ...]
+    running: str | None = None  # what runs with another value until it is restarted
 
     def boot(self, stored: str | None) -> Boot:
         """Return what the next boot gives if our file holds `stored`."""
@@ -71,6 +71,7 @@ def observe(host: Host, wanted: Request, journal: Journal) -> tuple[View, ...]:
                 persistence[setting.kind],
                 journal.entries.get(atom),
                 tuple(writer for writer in writers if (writer.kind, writer.key) == (setting.kind, setting.key)),
+                KINDS[setting.kind].running(host, setting) if text is not None else None,
             )
         )
     return tuple(views)
@@ -81,7 +82,8 @@ def _no_live(host: Host, setting: Setting) -> str:
     if reason is not None or not host.live:
         return reason or OFFLINE
     hint = KINDS[setting.kind].explain(host, setting)
-    return f"{MISSING}; {hint}" if hint else MISSING
+    missing = KINDS[setting.kind].MISSING
+    return f"{missing}; {hint}" if hint else missing
 
 
 def _obstacle(host: Host, setting: Setting, live: str | None) -> str | None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from ansible_collections.gpu_fleet.node.plugins.module_utils._host import Host
-from ansible_collections.gpu_fleet.node.plugins.module_utils._kinds import _limits, _sysctl, _sysfs
+from ansible_collections.gpu_fleet.node.plugins.module_utils._kinds import _files, _limits, _sysctl, _sysfs, _units
 from ansible_collections.gpu_fleet.node.plugins.module_utils._model import (
     Atom,
     Content,
@@ -25,9 +25,13 @@ class Kind(Protocol):
     NAME: str
     RANK: int  # kinds are applied in ascending and taken back in descending order
     NO_LIVE: str | None  # why settings of this kind have no live view, or None
+    MISSING: str  # what it means that a setting has no live value here
 
     def declare(self, set_name: str, options: Sequence[Mapping[str, Any]]) -> tuple[Setting, ...]:
         """Turn the declared options into settings in normal form, or refuse them."""
+
+    def resolve(self, host: Host, setting: Setting, settings: Sequence[Setting]) -> Setting:
+        """Return the setting with what its value is on this host, where that depends on it."""
 
     def check(self, settings: Sequence[Setting]) -> tuple[Setting, ...]:
         """Refuse settings that contradict each other and drop those that another one implies."""
@@ -41,14 +45,23 @@ class Kind(Protocol):
     def live(self, host: Host, place: str) -> str | None:
         """Return the state of a live atom, or None where the host has no such thing."""
 
+    def follows(self, place: str) -> bool:
+        """Tell whether the live atom takes its state from our file, when its manager reads that."""
+
+    def made(self, host: Host, place: str) -> tuple[str, ...]:
+        """Return what writing the live atom would leave on the host besides, the deepest first."""
+
     def obstacle(self, host: Host, place: str, state: str) -> str | None:
         """Return why the atom cannot be given this state on this host, or None."""
 
     def explain(self, host: Host, setting: Setting) -> str | None:
         """Refuse a value that this host cannot take, or return a hint about a key that it does not know."""
 
-    def advice(self, setting: Setting) -> str | None:
-        """Return what the operator should know about a value that is taken all the same, or None."""
+    def running(self, host: Host, setting: Setting) -> str | None:
+        """Return what runs with another value until it is restarted, or None."""
+
+    def advice(self, host: Host, settings: Sequence[Setting]) -> list[str]:
+        """Return what the operator should know about the values that a call declares."""
 
     def write(self, host: Host, place: str, state: str) -> None:
         """Give the live atom this state."""
@@ -63,7 +76,7 @@ class Kind(Protocol):
         """Return why nothing on this host applies our files at boot, or None."""
 
 
-KINDS: dict[str, Kind] = {kind.NAME: kind for kind in (_sysfs, _sysctl, _limits)}
+KINDS: dict[str, Kind] = {kind.NAME: kind for kind in (_sysfs, _sysctl, _files, _limits, _units)}
 
 
 def declare(set_name: str, options: Mapping[str, Any]) -> tuple[Setting, ...]:
@@ -88,6 +101,11 @@ def settle(settings: Sequence[Setting]) -> tuple[Setting, ...]:
                 f"{setting.set_name} ({setting.key} = {setting.value}); declare it once"
             )
     return tuple(kept)
+
+
+def resolve(host: Host, settings: Sequence[Setting]) -> tuple[Setting, ...]:
+    """Return the settings of a call as they are meant for this host."""
+    return settle([KINDS[one.kind].resolve(host, one, settings) for one in settings])
 
 
 def atom(setting: Setting) -> Atom:

@@ -11,12 +11,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ansible_collections.gpu_fleet.node.plugins.module_utils._host import Host
-from ansible_collections.gpu_fleet.node.plugins.module_utils._kinds import _values
+from ansible_collections.gpu_fleet.node.plugins.module_utils._kinds import _plain, _values
 from ansible_collections.gpu_fleet.node.plugins.module_utils._model import Content, FileState, Setting, TuningError
 
 NAME = "limits"
 RANK = 30  # after sysctl: a hard nofile above fs.nr_open would lock everybody out
 NO_LIVE = "a limit takes effect at a login, so it has no live value of its own"
+MISSING = _plain.MISSING
+explain = _plain.explain
+follows = _plain.follows
+made = _plain.made
+resolve = _plain.resolve
+running = _plain.running
 
 HEADER = "# Written by gpu_fleet.node for the set {}; changes made here are undone by the next run.\n"
 DOMAIN = re.compile(r"\*|[@%]?[A-Za-z0-9_][A-Za-z0-9_.-]*\$?|@?\d*:\d*")
@@ -112,13 +118,12 @@ def obstacle(host: Host, place: str, state: str) -> str | None:
     return f"not even root may have it here (the hard limit is {now // unit}), so every login would fail"
 
 
-def explain(_host: Host, _setting: Setting) -> str | None:
-    """Return nothing: every host knows these items."""
-    return None
-
-
-def advice(setting: Setting) -> str | None:
+def advice(_host: Host, settings: Sequence[Setting]) -> list[str]:
     """Warn of limits that stop CUDA or forbid debugging."""
+    return [text for text in (_warning(setting) for setting in settings) if text is not None]
+
+
+def _warning(setting: Setting) -> str | None:
     kind, item = setting.key.split()[1:]
     if item == "as" and setting.value != "unlimited":
         return f"{setting.key}: CUDA reserves 100 GiB and more of address space untouched; leave it unlimited"

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ansible_collections.gpu_fleet.node.plugins.module_utils._host import Host
-from ansible_collections.gpu_fleet.node.plugins.module_utils._kinds import _start, _values
+from ansible_collections.gpu_fleet.node.plugins.module_utils._kinds import _plain, _start, _values
 from ansible_collections.gpu_fleet.node.plugins.module_utils._model import (
     Content,
     FileState,
@@ -25,6 +25,12 @@ from ansible_collections.gpu_fleet.node.plugins.module_utils._model import (
 NAME = "sysctl"
 NO_LIVE = None
 RANK = 20  # after sysfs: a new THP mode makes the kernel compute vm.min_free_kbytes again
+MISSING = _plain.MISSING
+advice = _plain.advice
+follows = _plain.follows
+made = _plain.made
+resolve = _plain.resolve
+running = _plain.running
 
 HEADER = "# Written by gpu_fleet.node for the set {}; changes made here are undone by the next run.\n"
 KEY = re.compile(r"[A-Za-z0-9_@:-]+(?:[./][A-Za-z0-9_@:-]+)+")
@@ -161,11 +167,6 @@ def explain(host: Host, setting: Setting) -> str | None:
         top = difflib.get_close_matches(setting.key.split(".")[0], host.names("/proc/sys"), 1, 0.4)
         near = [path for path in (f"/proc/sys/{part}/{name}" for part in top) if host.mode(path) is not None]
     return f"did you mean {canonical(near[0][len('/proc/sys/') :])}?" if near else None
-
-
-def advice(_setting: Setting) -> str | None:
-    """Return nothing: the documentation of the roles says it."""
-    return None
 
 
 def write(host: Host, key: str, state: str) -> None:

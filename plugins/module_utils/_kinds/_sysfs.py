@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ansible_collections.gpu_fleet.node.plugins.module_utils._host import Host
-from ansible_collections.gpu_fleet.node.plugins.module_utils._kinds import _start, _values
+from ansible_collections.gpu_fleet.node.plugins.module_utils._kinds import _plain, _start, _values
 from ansible_collections.gpu_fleet.node.plugins.module_utils._model import (
     Content,
     FileState,
@@ -22,6 +22,12 @@ from ansible_collections.gpu_fleet.node.plugins.module_utils._model import (
 NAME = "sysfs"
 NO_LIVE = None
 RANK = 10  # before sysctl: a new THP mode makes the kernel compute vm.min_free_kbytes again
+MISSING = _plain.MISSING
+advice = _plain.advice
+follows = _plain.follows
+made = _plain.made
+resolve = _plain.resolve
+running = _plain.running
 
 HEADER = "# Written by gpu_fleet.node for the set {}; changes made here are undone by the next run.\n"
 PATH = re.compile(r"/sys(/[A-Za-z0-9_.:@,+-]+)+")  # no blanks, globs or escapes: tmpfiles.d would read them
@@ -79,11 +85,6 @@ def explain(host: Host, setting: Setting) -> str | None:
     offered = CHOSEN.sub(r"\1", text).split()
     if len(CHOSEN.findall(text)) == 1 and setting.value not in offered:
         raise TuningError(f"{setting.key}: does not offer {setting.value!r}, expected one of {', '.join(offered)}")
-    return None
-
-
-def advice(_setting: Setting) -> str | None:
-    """Return nothing: the documentation of the roles says it."""
     return None
 
 

@@ -17,13 +17,15 @@ from ansible_collections.gpu_fleet.node.plugins.module_utils._writers import (
     _tmpfiles,
     _tuned,
     _udev,
+    _units,
 )
 
 
 def search(host: Host, settings: Sequence[Setting]) -> tuple[Writer, ...]:
     """Return the other owners of the settings; each place on the host is read once."""
     kinds = {setting.kind for setting in settings}
-    return tuple(_kernel(host, settings, kinds)) + tuple(_limits(host, settings, kinds))
+    units = (writer for one in settings if one.kind == "units" for writer in _units.writers(host, one))
+    return (*_kernel(host, settings, kinds), *_limits(host, settings, kinds), *units)
 
 
 def _limits(host: Host, settings: Sequence[Setting], kinds: set[str]) -> Iterator[Writer]:

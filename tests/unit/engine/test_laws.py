@@ -8,7 +8,7 @@ import errno
 import multiprocessing
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from ansible_collections.gpu_fleet.node.plugins.module_utils import _disk, _host
 from ansible_collections.gpu_fleet.node.plugins.module_utils._engine import _journal
 from ansible_collections.gpu_fleet.node.plugins.module_utils._model import TuningError
 
-from ..machine import THP, Box, build, inform, kernel, live, picture, sysctl, thp, tune
+from ..machine import THP, Box, build, inform, kernel, live, picture, reopen, sysctl, thp, tune, units
 
 MEMORY = sysctl(
     vm__swappiness="10",
@@ -34,6 +34,22 @@ LOGINS: dict[str, Any] = {
 OPEN_FILES = sysctl(fs__nr_open="2097152")
 PAGES = thp(enabled="madvise", defrag="defer+madvise")
 EDITED = sysctl(vm__swappiness="1", net__ipv4__tcp_retries2="5", floors={"vm.min_free_kbytes": "70000"})
+JOBS = units(
+    "jobs",
+    gpu__jobs_slice={"MemoryMax": "32G", "MemoryHigh": "30G", "TasksMax": "50%", "AllowedCPUs": "0-3"},
+    user___slice={"MemoryMax": "16G"},
+    slurmd_service={"LimitMEMLOCK": "infinity", "MemoryMax": "reserve"},
+    manager={"DefaultLimitNOFILE": "65536:524288"},
+)
+OTHER_JOBS = units("jobs", gpu__jobs_slice={"MemoryMax": "40G"}, slurmd_service={"LimitMEMLOCK": "1G"})
+FILES = {
+    "name": "tools",
+    "files": [
+        {"path": "/usr/local/bin/tool", "content": "#!/bin/sh\n", "mode": "0755"},
+        {"path": "/etc/machine-id", "content": "0123456789abcdef0123456789abcdef\n", "mode": "0600"},
+    ],
+}
+OTHER_FILES = {"name": "tools", "files": [{"path": "/usr/local/bin/tool", "content": "#!/bin/bash\n", "mode": "0755"}]}
 STATES: dict[str, tuple[list[Any], list[Any]]] = {  # what was applied before -> what is applied now
     "first": ([], [MEMORY, PAGES]),
     "again with other values": ([MEMORY, PAGES], [EDITED, thp(enabled="never")]),
@@ -42,8 +58,13 @@ STATES: dict[str, tuple[list[Any], list[Any]]] = {  # what was applied before ->
     "limits and what they need": ([], [OPEN_FILES, LOGINS]),
     "limits that go with what they need": ([OPEN_FILES, LOGINS], [sysctl(), {"name": "logins"}]),
     "without our folders": ([], [thp(enabled="never")]),
+    "slices and services": ([], [JOBS]),
+    "other slices and services": ([JOBS], [OTHER_JOBS]),
+    "no slices any more": ([JOBS], [{"name": "jobs"}]),
+    "files": ([], [FILES]),
+    "other files": ([FILES], [OTHER_FILES]),
 }
-GONE = [{"name": "memory"}, {"name": "pages"}, {"name": "logins"}]
+GONE = [{"name": name} for name in ("memory", "pages", "logins", "jobs", "tools")]
 
 
 def box(tmp_path: Path, case: str = "first") -> Box:
@@ -182,6 +203,18 @@ def wired(host: Box, monkeypatch: pytest.MonkeyPatch, wire: Tripwire) -> None:
     monkeypatch.setattr(_host, "os", wire)
     monkeypatch.setattr(_disk, "os", wire)
     host._kernel = counted_kernel
+    manager = host.commands._runner
+    assert manager is not None
+
+    def counted_manager(words: Sequence[str]) -> tuple[int, str]:
+        try:
+            if words[1] != "show":
+                wire.step()
+        except OSError as error:
+            return 1, f"Failed to {words[1]}: {error.strerror}"
+        return manager(words)
+
+    host.commands._runner = counted_manager
 
 
 def changes_of(tmp_path: Path, case: str) -> int:
@@ -218,7 +251,7 @@ def test_any_write_that_fails_undoes_all_at_once(tmp_path: Path, case: str) -> N
                 tune(host, *now)
             except (TuningError, OSError) as error:
                 assert isinstance(error, TuningError), f"write {n} of {total} raised {error!r}"
-                host._kernel = kernel
+                host = reopen(host)
             else:
                 continue  # tidying up is not part of the transaction
         tune(host, check=True)
