@@ -136,10 +136,13 @@ def look_up(gpu: Mapping[str, Any], name: str) -> Any:
 def told(folder: Path) -> dict[str, dict[str, Any]]:
     """Return the figures by PCI address as the tool's own output has them; None where it has no number."""
     found: dict[str, dict[str, Any]] = {}
-    for row in list(csv.reader((folder / "query.csv").read_text().splitlines(), skipinitialspace=True))[1:]:
+    head, *rows = csv.reader((folder / "query.csv").read_text().splitlines(), skipinitialspace=True)
+    if head[0] != "pci.bus_id":
+        raise SystemExit(f"nvidia-smi: says {head} where a table was asked for")
+    for row in rows:
         words = [re.sub(r" (MiB|W|MHz|%)$", "", word) for word in row]
         figures = {name: value(word, read) for (name, (_field, read)), word in zip(QUERY.items(), words[2:])}
-        found[short(words[0])] = figures
+        found[short(words[0])] = {**figures, **nearby((folder / "topo-m.txt").read_text(), figures["index"])}
     root = ET.parse(folder / "q-x.xml").getroot()
     for gpu in root.findall("gpu"):
         figures = found[short(gpu.get("id", ""))]
@@ -147,6 +150,12 @@ def told(folder: Path) -> dict[str, dict[str, Any]]:
         reasons = [one for one in gpu.findall("clocks_event_reasons/*") if one.text == "Active"]
         figures["throttle_reasons"] = sorted(one.tag.replace("clocks_event_reason_", "") for one in reasons)
     return found
+
+
+def nearby(table: str, index: int) -> dict[str, Any]:
+    """Return the CPUs and the node that `topo -m` names; nothing where it names none."""
+    found = re.search(rf"^GPU{index}\t.*\t(\d[\d,-]*)\t(\d+)\t", table, re.MULTILINE)
+    return {"local_cpus": found[1], "numa_node": int(found[2])} if found else {}
 
 
 def short(address: str) -> str:
@@ -166,12 +175,14 @@ def differences(facts: Mapping[str, Any], out: Path) -> Iterator[dict[str, Any]]
         for name in before[gpu["bus_id"]]:
             ours, theirs = look_up(gpu, name), [one[gpu["bus_id"]][name] for one in (before, after)]
             yield {"figure": name, "ours": ours, "theirs": theirs, "same": agrees(name, ours, theirs)}
-    yield {
-        "figure": "count",
-        "ours": facts["visible_count"],
-        "theirs": [len(before)],
-        "same": facts["visible_count"] == len(before),
+    root = ET.parse(out / "before" / "q-x.xml").getroot()
+    whole = {
+        "count": (facts["visible_count"], len(before)),
+        "driver.loaded": (facts["driver"]["loaded"], root.findtext("driver_version")),
+        "driver.cuda": (facts["driver"]["cuda"], root.findtext("cuda_version")),
     }
+    for name, (here, there) in whole.items():
+        yield {"figure": name, "ours": here, "theirs": [there], "same": here == there}
 
 
 def agrees(name: str, ours: Any, theirs: list[Any]) -> bool:

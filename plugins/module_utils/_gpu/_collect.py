@@ -56,8 +56,9 @@ def gather(host: Host, timeout: float = 8.0, expected: int | None = None) -> dic
     _check(timeout, expected)
     began = time.monotonic()
     _stuck.tidy(host)
-    scene, kernel, loaded = _look(host, began + timeout * KERNEL_SHARE)
-    nvml, smi = _ask_driver(host, began + timeout, kernel)
+    standing = _stuck.standing(host)
+    scene, kernel, loaded = _look(host, began + timeout * KERNEL_SHARE, bool(standing))
+    nvml, smi = _refuse(standing) if standing else _ask_driver(host, began + timeout, kernel)
     scene = replace(scene, told=nvml.told or smi.told)
     gpus = _assemble.gpus(scene)
     if "ok" in (nvml.source.state, smi.source.state):
@@ -89,9 +90,9 @@ def _check(timeout: float, expected: int | None) -> None:
         raise TuningError(f"expected_count {expected}: is negative, a number of GPUs was expected")
 
 
-def _look(host: Host, until: float) -> tuple[Scene, Source, _pci.Driver]:
+def _look(host: Host, until: float, careful: bool) -> tuple[Scene, Source, _pci.Driver]:
     """Read what the kernel shows, in a child of its own; a card that hangs its registers costs only this."""
-    result = _child.call(lambda: _kernel_view(host), until)
+    result = _child.call(lambda: _kernel_view(host, careful), until)
     if result.status == "timeout":
         detail = f"{KERNEL_FILES}: reading did not end{_remember(host, result.left, KERNEL_FILES)}"
         source = Source("timeout", detail, None, _pids(result.left))
@@ -106,25 +107,29 @@ def _look(host: Host, until: float) -> tuple[Scene, Source, _pci.Driver]:
     return scene, Source("ok"), _pci.Driver(**view["driver"])
 
 
-def _kernel_view(host: Host) -> dict[str, Any]:
+def _kernel_view(host: Host, careful: bool) -> dict[str, Any]:
+    """Return all of it; `careful` asks neither the cards nor the driver, whose files would hang as its calls do."""
+    cards, loaded = (_pci.bare_cards, _pci.module) if careful else (_pci.cards, _pci.driver)
     records, log_reason = _kernel_log.read(host)
     return {
-        "cards": [_pci.pack_device(card) for card in _pci.cards(host)],
+        "cards": [_pci.pack_device(card) for card in cards(host)],
         "adapters": [_pci.pack_device(adapter) for adapter in _pci.adapters(host)],
-        "driver": vars(_pci.driver(host)),
+        "driver": vars(loaded(host)),
         "xids": _xid.find(records),
         "log_reason": log_reason,
         "policy": _policy.why_refused(),
     }
 
 
+def _refuse(standing: Sequence[_stuck.Stuck]) -> tuple[Heard, Heard]:
+    """Ask nobody while a call of an earlier run hangs in the driver."""
+    names = ", ".join(f"{one.command} (process {one.pid})" for one in standing)
+    detail = f"a driver call of an earlier run still hangs: {names}"
+    return Heard(Source("timeout", detail, None, tuple(one.pid for one in standing))), NOT_ASKED
+
+
 def _ask_driver(host: Host, until: float, kernel: Source) -> tuple[Heard, Heard]:
-    """Ask NVML and, where it has no answer, the tool; neither while a call of an earlier run hangs in the driver."""
-    standing = _stuck.standing(host)
-    if standing:
-        names = ", ".join(f"{one.command} (process {one.pid})" for one in standing)
-        detail = f"a driver call of an earlier run still hangs: {names}"
-        return Heard(Source("timeout", detail, None, tuple(one.pid for one in standing))), NOT_ASKED
+    """Ask NVML and, where it has no answer, the tool."""
     if kernel.state == "timeout":
         return NOT_ASKED, NOT_ASKED
     nvml = _ask_nvml(host, until)

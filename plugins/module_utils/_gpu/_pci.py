@@ -19,6 +19,8 @@ NETWORK_CLASSES = ("0200", "0207")  # Ethernet, InfiniBand
 GENERATIONS = {"2.5": 1, "5.0": 2, "8.0": 3, "16.0": 4, "32.0": 5, "64.0": 6}
 WIDEST = 32  # 255 is what the kernel reads from a device that has fallen off the bus; 0 is no link (a VM)
 PASSED_ON = ("vfio-pci", "pci-stub", "xen-pciback")  # the card belongs to a virtual machine
+FIGURES = ("pci_id", "memory.total", "pcie.generation", "pcie.generation_max", "pcie.width", "pcie.width_max")
+HUNG = "not asked while a driver call of an earlier run hangs"
 PROC = "/proc/driver/nvidia"
 MODULE_VERSION = re.compile(r"Kernel Module(?: for \S+)?\s+(\d+(?:\.\d+)+)")
 INFORMATION = re.compile(r"^([^:\n]+):[ \t]*(.*)$", re.MULTILINE)
@@ -56,11 +58,16 @@ class Driver:
 
 
 def driver(host: Host) -> Driver:
-    """Return the loaded NVIDIA kernel module."""
+    """Return the loaded NVIDIA kernel module, as the driver itself says."""
     text = _read.text(host, f"{PROC}/version") or ""
     found = MODULE_VERSION.search(text)
     if found:
         return Driver(found[1], "open" if "Open Kernel Module" in text else "proprietary")
+    return module(host)
+
+
+def module(host: Host) -> Driver:
+    """Return the loaded NVIDIA kernel module, as the kernel says without asking the driver."""
     return Driver(_read.text(host, "/sys/module/nvidia/version"), None)
 
 
@@ -68,6 +75,13 @@ def cards(host: Host) -> list[Card]:
     """Return the GPUs of both makers, in the order of their addresses."""
     told = {_topology.bus_id(name): name for name in _read.names(host, f"{PROC}/gpus")}
     return [_card(host, device, told.get(device.address)) for device in _topology.gpus(host.root)]
+
+
+def bare_cards(host: Host) -> list[Card]:
+    """Return the GPUs with what the kernel knows by heart, where neither cards nor driver may be asked."""
+    return [
+        Card(device, {**dict.fromkeys(FIGURES, absent(HUNG)), **_known(device)}) for device in _topology.gpus(host.root)
+    ]
 
 
 def adapters(host: Host) -> list[Adapter]:
@@ -119,15 +133,21 @@ def _card(host: Host, device: _topology.Device, known_as: str | None) -> Card:
 def _figures(host: Host, device: _topology.Device) -> dict[str, Figure]:
     folder = f"{_topology.DEVICES}/{device.address}"
     model = (_read.text(host, f"{folder}/device") or "")[2:]
-    cpus = _topology.format_cpus(device.cpus)
     return {
+        **_known(device),
         "pci_id": Figure(f"{device.vendor}:{model}") if model else absent("sysfs does not say"),
-        "kernel_driver": Figure(device.driver) if device.driver else absent("no driver is bound"),
-        "local_cpus": Figure(cpus) if cpus else absent("sysfs does not say"),
         "pcie.generation": _generation(host, f"{folder}/current_link_speed"),
         "pcie.generation_max": _generation(host, f"{folder}/max_link_speed"),
         "pcie.width": _width(host, f"{folder}/current_link_width"),
         "pcie.width_max": _width(host, f"{folder}/max_link_width"),
+    }
+
+
+def _known(device: _topology.Device) -> dict[str, Figure]:
+    cpus = _topology.format_cpus(device.cpus)
+    return {
+        "kernel_driver": Figure(device.driver) if device.driver else absent("no driver is bound"),
+        "local_cpus": Figure(cpus) if cpus else absent("sysfs does not say"),
     }
 
 

@@ -71,6 +71,8 @@ def _run(action: Callable[[int], None], until: float) -> Result:
     began = time.monotonic()
     output_read, output_write = os.pipe()
     errors_read, errors_write = os.pipe()
+    if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:  # as inherited; nobody could be waited for
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     pid = os.fork()
     if pid == 0:
         _become(action, output_write, errors_write)

@@ -69,6 +69,14 @@ def test_a_command_that_is_not_there_says_so() -> None:
     assert (result.code, result.errors) == (_child.NOT_STARTED, "/nonexistent/tool: No such file or directory")
 
 
+def test_a_parent_that_ignores_its_children_still_hears_them() -> None:
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        assert shell("exit 3").code == 3
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+
+
 def test_a_child_holds_none_of_our_descriptors(tmp_path: Path) -> None:
     with open(tmp_path / "held", "w", encoding="utf-8") as held:
         os.set_inheritable(held.fileno(), True)
