@@ -16,9 +16,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from ansible_collections.gpu_fleet.node.plugins.module_utils._allocator import _configuration
 from ansible_collections.gpu_fleet.node.plugins.module_utils._host import Host
 from ansible_collections.gpu_fleet.node.plugins.module_utils._smoke import (
-    _allocator_string,
     _child,
     _command,
     _compare,
@@ -151,7 +151,7 @@ def strings(environment: Mapping[str, str]) -> list[Row]:
     rows = []
     for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
         text = environment.get(name, os.environ.get(name, ""))
-        for problem in _allocator_string.problems(text):
+        for problem in _configuration.problems(text):
             rows.append(
                 row(
                     "environment",

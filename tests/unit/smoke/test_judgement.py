@@ -11,11 +11,11 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from ansible_collections.gpu_fleet.node.plugins.module_utils._allocator import _configuration
 from ansible_collections.gpu_fleet.node.plugins.module_utils._engine._journal import Entry
 from ansible_collections.gpu_fleet.node.plugins.module_utils._host import Host
 from ansible_collections.gpu_fleet.node.plugins.module_utils._model import Atom
 from ansible_collections.gpu_fleet.node.plugins.module_utils._smoke import (
-    _allocator_string,
     _command,
     _compare,
     _death,
@@ -183,15 +183,15 @@ def test_the_verdict_is_the_worst_and_skips_alone_are_unknown() -> None:
     ],
 )
 def test_f25_allocator_strings(text: str, problem: str) -> None:
-    found = _allocator_string.problems(text)
+    found = _configuration.problems(text)
     assert (found == []) if not problem else (len(found) == 1 and problem in found[0])
 
 
 def test_f25_blanks_and_concerns() -> None:
     text = "max_split_size_mb:128, expandable_segments:False"
-    assert _allocator_string.normal(text) == "max_split_size_mb:128,expandable_segments:False"
-    assert _allocator_string.concerns(text) == []
-    assert "no meaning" in _allocator_string.concerns("max_split_size_mb:500,expandable_segments:True")[0]
+    assert _configuration.normal(text) == "max_split_size_mb:128,expandable_segments:False"
+    assert _configuration.concerns(text) == []
+    assert "no meaning" in _configuration.concerns("max_split_size_mb:500,expandable_segments:True")[0]
 
 
 SLICE = Level("/sys/fs/cgroup/gpu.slice", 2)

@@ -1,0 +1,148 @@
+# Copyright: (c) 2026, the gpu_fleet.node contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Match the facts against the table of known bad combinations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ansible_collections.gpu_fleet.node.plugins.module_utils._allocator import _configuration
+from ansible_collections.gpu_fleet.node.plugins.module_utils._allocator._table import ADVISORIES, Advisory, When
+
+HOST = "host"
+Facts = Mapping[str, Any]  # by name; a name that is left out is known to be absent, and None is not known
+
+
+def match(facts: Mapping[str, Any], kernel: str, table: Sequence[Advisory] = ADVISORIES) -> dict[str, Any]:
+    """Return the advisories that hold, and those that only a fact that could not be read keeps from being judged."""
+    found: list[dict[str, Any]] = []
+    undecided: list[dict[str, Any]] = []
+    for subject, view in views(facts, kernel):
+        for advisory in table:
+            if (subject == HOST) != (not _about_torch(advisory)):
+                continue
+            answers = [holds(when, view) for when in advisory.when]
+            names = [when.fact for when in advisory.when]
+            if all(answers):
+                observed = {name: view[name] for name in names if name in view}
+                found.append({**_shown(advisory), "subject": subject, "observed": observed})
+            elif False not in answers:
+                unread = [name for name, answer in zip(names, answers) if answer is None]
+                undecided.append({"name": advisory.name, "subject": subject, "unread": unread})
+    return {"advisories": found, "undecided_advisories": undecided}
+
+
+def _about_torch(advisory: Advisory) -> bool:
+    return any(when.fact.startswith(("torch.", "option.")) for when in advisory.when)
+
+
+def _shown(advisory: Advisory) -> dict[str, str]:
+    fields = ("name", "severity", "problem", "action", "source")
+    return {field: getattr(advisory, field) for field in fields}
+
+
+def holds(when: When, view: Facts) -> bool | None:
+    """Tell whether a condition holds; None where its fact could not be read."""
+    if when.fact not in view:
+        return when.operator == "absent"
+    fact = view[when.fact]
+    if fact is None:
+        return None
+    if when.operator in ("set", "absent"):
+        return when.operator == "set"
+    if when.operator in ("is", "not"):
+        return bool((fact == when.value) == (when.operator == "is"))
+    return _compare(when, fact)
+
+
+def _compare(when: When, fact: Any) -> bool | None:
+    """Compare numbers, or versions number by number; `series` is a version up to the numbers that are given."""
+    if fact == "unlimited":
+        return when.operator == "at_least"
+    if isinstance(when.value, int):
+        return bool(fact >= when.value if when.operator == "at_least" else fact <= when.value)
+    has, wanted = _configuration.version(str(fact)), _configuration.version(str(when.value))
+    if has is None or wanted is None:
+        return None
+    if when.operator == "series":
+        return has[: len(wanted)] == wanted
+    return has < wanted if when.operator == "below" else has >= wanted
+
+
+def views(facts: Mapping[str, Any], kernel: str) -> Iterator[tuple[str, Facts]]:
+    """Yield the facts under the names of the table: once for the host, and once for each torch."""
+    host = _host(facts, kernel)
+    yield HOST, host
+    for row in facts.get("torch") or ():
+        if row.get("folder"):
+            yield row["interpreter"], {**host, **_torch(row)}
+
+
+def _host(facts: Mapping[str, Any], kernel: str) -> dict[str, Any]:
+    host, malloc = facts.get("host") or {}, facts.get("malloc") or {}
+    view: dict[str, Any] = {
+        "kernel": kernel,
+        "page_size": _at(host, "page_size", "bytes"),
+        "overcommit": _at(host, "overcommit", "mode"),
+        "thp.enabled": _at(host, "thp", "enabled"),
+        "shm.size": _at(host, "shm", "size"),
+        "swap": _at(host, "memory", "swap_total"),
+    }
+    scope = _at(host, "ptrace_scope", "value")
+    if scope is not None or not str(_at(host, "ptrace_scope", "reasons", "value")).endswith("is missing"):
+        view["ptrace_scope"] = scope
+    view.update(_limits(facts), **_variables(malloc))
+    for name in ("memory_max", "memory_high"):
+        figure = _at(facts, "cgroup", "caller", "limits", name)
+        if figure is None or figure.get("value") is not None:
+            view[f"caller.{name}"] = figure and figure["value"]
+    missing = [one["path"] for one in malloc.get("preloads", ()) if one["exists"] is False]
+    if missing:
+        view["preload.missing"] = ", ".join(missing)
+    return view
+
+
+def _at(facts: Any, *way: str) -> Any:
+    for name in way:
+        facts = facts.get(name) if isinstance(facts, Mapping) else None
+    return facts
+
+
+def _limits(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the soft limits of the first login; no limit on address space is absence, and nobody's line is unknown."""
+    logins = _at(facts, "limits", "logins")
+    limits = logins[0]["limits"] if logins else {}
+    view = {"login.nofile": _at(limits, "nofile", "soft")}
+    space = _at(limits, "as", "hard")
+    if isinstance(space, int):
+        view["login.as"] = space
+    return view
+
+
+def _variables(malloc: Mapping[str, Any]) -> dict[str, Any]:
+    view: dict[str, Any] = {}
+    accepted = _at(malloc, "glibc", "tunables")
+    for row in reversed(malloc.get("variables") or ()):  # the first source wins
+        view[f"variable.{row['name']}"] = row["value"]
+        for pair in row["value"].split(":") if row["name"] == "GLIBC_TUNABLES" else ():
+            name, _, value = pair.partition("=")
+            view[f"tunable.{name}"] = value
+            view[f"accepts.{name}"] = None if accepted is None else name in accepted
+    return view
+
+
+def _torch(row: Mapping[str, Any]) -> dict[str, Any]:
+    reasons = row.get("reasons", {})
+    view = {f"torch.{name}": row.get(name) for name in ("version", "nccl", "cudnn", "cpu_tensors")}
+    view["torch.malloc"] = _at(row, "malloc", "name")
+    for name in ("cuda", "hip"):  # built without is absence
+        if row.get(name) is not None or "built without" not in reasons.get(name, ""):
+            view[f"torch.{name}"] = row.get(name)
+    if row.get("cuda") is None and "torch.cuda" not in view:
+        view.pop("torch.nccl"), view.pop("torch.cudnn")
+    view.update({f"option.{name}": value for name, value in (_at(row, "allocator", "options") or {}).items()})
+    if row.get("nccl") and row.get("nccl_required"):
+        view["torch.nccl_differs"] = row["nccl"] != row["nccl_required"]
+    return view
