@@ -58,6 +58,33 @@ CASES: dict[str, tuple[dict[str, Any], list[tuple[str, str, str, str | None]]]] 
         },
         DEFAULTS,
     ),
+    "services, the manager and slices": (
+        {
+            "tune_limits_services": [{"name": "slurmd.service", "memlock": "infinity", "nofile": "65536:524288"}],
+            "tune_limits_manager": {"nofile": 4096},
+            "tune_slices_reserve": "10%",
+            "tune_slices_definitions": [
+                {
+                    "name": "gpu.slice",
+                    "memory_max": "reserve",
+                    "memory_swap_max": 0,
+                    "tasks_max": "",
+                    "cpu_quota": "400%",
+                },
+                {"name": "docker.service", "oom_score_adjust": -900, "restart": False},
+            ],
+            "expected_units": [
+                "slurmd.service LimitMEMLOCK=infinity",
+                "slurmd.service LimitNOFILE=65536:524288",
+                "manager DefaultLimitNOFILE=4096",
+                "gpu.slice MemoryMax=reserve:10%",
+                "gpu.slice MemorySwapMax=0",
+                "gpu.slice CPUQuota=400%",
+                "docker.service OOMScoreAdjust=-900",
+            ],
+        },
+        DEFAULTS,
+    ),
     "never brings shared memory along": (
         {"tune_thp_enabled": "never", "tune_thp_defrag": ""},
         [
@@ -120,13 +147,16 @@ def test_what_the_roles_declare(case: str, tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    thp, sysctl, limits = json.loads(answer.read_text())
-    assert [one["name"] for one in (thp, sysctl, limits)] == ["tune_thp", "tune_sysctl", "tune_limits"]
+    thp, sysctl, limits, slices = json.loads(answer.read_text())
+    names = ["tune_thp", "tune_sysctl", "tune_limits", "tune_slices"]
+    assert [one["name"] for one in (thp, sysctl, limits, slices)] == names
     rows = [("sysfs", one["path"], str(one["value"]), one.get("when_missing")) for one in thp["sysfs"]]
     rows += [("sysctl", one["key"], str(one["value"]), _rule(one)) for one in sysctl["sysctl"]]
     assert sorted(rows, key=str) == sorted(expected, key=str)
     lines = [" ".join(str(one[key]) for key in ("domain", "type", "item", "value")) for one in limits["limits"]]
     assert sorted(lines) == sorted(variables.get("expected_limits", LIMITS))
+    units = [f"{one['unit']} {one['property']}={one['value']}" for one in limits["units"] + slices["units"]]
+    assert units == variables.get("expected_units", ["gpu-jobs.slice MemoryMax=reserve"])
 
 
 def _rule(one: dict[str, Any]) -> str | None:
