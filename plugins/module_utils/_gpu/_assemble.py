@@ -62,7 +62,9 @@ def gpus(scene: Scene) -> list[dict[str, Any]]:
 def _named(scene: Scene) -> list[Told]:
     """Give GPUs that a source could not name the addresses of those that PCI shows and nobody told of, in order."""
     taken = {one.address for one in scene.told}
-    silent = [card.where.address for card in scene.cards if _is_expected(card) and card.where.address not in taken]
+    usable = [card for card in scene.cards if card.where.vendor == NVIDIA and not (card.excluded or card.passed_on)]
+    usable.sort(key=lambda card: not card.known_to_driver)
+    silent = [card.where.address for card in usable if card.where.address not in taken]
     named = []
     for one in scene.told:
         named.append(replace(one, address=silent.pop(0)) if silent and one.address is None else one)
@@ -135,7 +137,8 @@ def busy(facts: Mapping[str, Any]) -> dict[str, Any]:
     computing = [one for one in facts["processes"] or [] if one["kind"] == "compute"]
     if computing:
         names = ", ".join(f"{one['name'] or 'process'} ({one['pid']})" for one in computing[:3])
-        return {"busy": True, "busy_reason": f"{len(computing)} processes on it: {names}"}
+        more = f" and {len(computing) - 3} more" if len(computing) > 3 else ""
+        return {"busy": True, "busy_reason": f"in use by {names}{more}"}
     memory, load = facts["memory"], facts["utilization"]["gpu"]
     if load is not None and load >= BUSY_PERCENT:
         return {"busy": True, "busy_reason": f"{load} % load"}

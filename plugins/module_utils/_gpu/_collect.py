@@ -117,7 +117,7 @@ def _kernel_view(host: Host, careful: bool) -> dict[str, Any]:
         "driver": vars(loaded(host)),
         "xids": _xid.find(records),
         "log_reason": log_reason,
-        "policy": _policy.why_refused(),
+        "policy": _policy.allowed(),
     }
 
 

@@ -15,6 +15,7 @@ from ansible_collections.gpu_fleet.node.plugins.module_utils._gpu._binding impor
 from ansible_collections.gpu_fleet.node.plugins.module_utils._gpu._figures import Figure, lost, pack
 
 NO_BINDING = -1
+MOST = 256  # GPUs; a library that counts more of them is not to be believed
 LIBRARY = re.compile(r"libnvidia-ml\.so\.(\d+\.[\d.]+)")
 
 
@@ -37,7 +38,7 @@ def gather() -> dict[str, Any]:
         "driver": binding.ask("nvmlSystemGetDriverVersion", convert=_nvml_figures.text).value,
         "library": binding.ask("nvmlSystemGetNVMLVersion", convert=_nvml_figures.text).value,
         "cuda": None if cuda.value is None else f"{cuda.value // 1000}.{cuda.value % 1000 // 10}",
-        "gpus": [_gpu(binding, index) for index in range(count.value or 0)],
+        "gpus": [_gpu(binding, index) for index in range(min(count.value or 0, MOST))],
     }
 
 

@@ -24,6 +24,7 @@ ARCHITECTURES = dict(
         ("Kepler", "Maxwell", "Pascal", "Volta", "Turing", "Ampere", "Ada Lovelace", "Hopper", "Blackwell"), start=2
     )
 )
+MOST_INSTANCES = 64
 WORDS_FOR_CPUS, WORDS_FOR_NODES = 64, 16  # 64 bits each: 4096 CPUs, 1024 nodes
 
 
@@ -76,7 +77,8 @@ def _figure_of(answer: Figure, part: str) -> Figure:
 def _mig(binding: Binding, handle: Any) -> dict[str, Figure]:
     mode = binding.ask("nvmlDeviceGetMigMode", handle)
     most = binding.ask("nvmlDeviceGetMaxMigDeviceCount", handle).value or 0
-    handles = [binding.ask("nvmlDeviceGetMigDeviceHandleByIndex", handle, slot).value for slot in range(most)]
+    slots = range(min(most, MOST_INSTANCES))
+    handles = [binding.ask("nvmlDeviceGetMigDeviceHandleByIndex", handle, slot).value for slot in slots]
     instances = [_instance(binding, found) for found in handles if found is not None]
     return {
         "mig.enabled": change(mode, lambda pair: bool(pair[0])),

@@ -9,10 +9,11 @@ import re
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Optional
 
+from ansible_collections.gpu_fleet.node.plugins.module_utils import _topology
 from ansible_collections.gpu_fleet.node.plugins.module_utils._gpu import _smi_tables, _smi_xml
-from ansible_collections.gpu_fleet.node.plugins.module_utils._gpu._figures import Figure, absent
+from ansible_collections.gpu_fleet.node.plugins.module_utils._gpu._figures import LOST, Figure, absent
 from ansible_collections.gpu_fleet.node.plugins.module_utils._probe import _child, _process
 
 QUERY = ("-q", "-x")
@@ -27,7 +28,9 @@ COMPLAINTS = (
     ("permission", re.compile(r"Insufficient Permissions|Permission denied")),
     ("no_gpu", re.compile(r"No devices were found")),
 )
+LOST_GPU = re.compile(r"GPU\s*([0-9a-fA-F]+:[0-9a-fA-F:.]+)")  # "for GPU0000:3B:00.0: GPU is lost."
 Ask = Callable[..., _child.Result]
+Row = tuple[Optional[str], dict[str, Figure]]  # the address of a GPU and its figures
 
 
 @dataclass
@@ -40,7 +43,7 @@ class Answer:
     driver: str | None = None
     library: str | None = None
     cuda: str | None = None
-    gpus: list[tuple[str | None, dict[str, Figure]]] = field(default_factory=list)
+    gpus: list[Row] = field(default_factory=list)
     nodes: dict[str | None, Sequence[int]] = field(default_factory=dict)  # near to a GPU, by its address
     left: tuple[_process.Process, ...] = ()
 
@@ -81,8 +84,14 @@ def judge(result: _child.Result, command: str, document: Any = None) -> Answer:
     library = LIBRARY.search(said)
     for state, pattern in COMPLAINTS:
         if pattern.search(said):
-            return Answer(state, _sentence(said), command, library=library[1] if library else None)
+            lost = _lost_gpus(said) if state == "gpu_lost" else []
+            return Answer(state, _sentence(said), command, library=library[1] if library else None, gpus=lost)
     return Answer("driver_error", _sentence(said) or f"exit status {result.code} and nothing else", command)
+
+
+def _lost_gpus(said: str) -> list[Row]:
+    addresses = (_topology.bus_id(word.rstrip(":.")) for word in LOST_GPU.findall(said))
+    return [(address, {"index": absent(LOST[0])}) for address in addresses if address]
 
 
 def _sentence(said: str) -> str:
@@ -103,8 +112,11 @@ def _complete(answer: Answer, ask: Ask, tool: str) -> None:
         field_name = _smi_tables.refused_field(result.output + result.errors)
         if field_name is None:
             break
-        refused += [name for name in names if _smi_tables.FIELDS[name] == field_name]
-        names = [name for name in names if _smi_tables.FIELDS[name] != field_name]
+        named = [name for name in names if _smi_tables.FIELDS[name] == field_name]
+        if not named:
+            break
+        refused += named
+        names = [name for name in names if name not in named]
     if result.status == "timeout":
         _be_late(answer, f"{tool} {words[0]}", result)
         return
@@ -116,21 +128,16 @@ def _complete(answer: Answer, ask: Ask, tool: str) -> None:
 
 
 def _be_late(answer: Answer, command: str, result: _child.Result) -> None:
-    answer.state, answer.detail, answer.command, answer.left = (
-        "timeout",
-        f"{command}: did not return",
-        command,
-        result.left,
-    )
+    answer.state, answer.detail = "timeout", f"{command}: did not return"
+    answer.command, answer.left = command, result.left
 
 
-def _join(
-    document: list[tuple[str | None, dict[str, Figure]]], rows: list[tuple[str | None, dict[str, Figure]]]
-) -> list[tuple[str | None, dict[str, Figure]]]:
+def _join(document: list[Row], rows: list[Row]) -> list[Row]:
     """Join both lists by address; the document's figure goes first, a row alone is a GPU too."""
-    by_address = dict(rows)
-    joined = [(address, {**by_address.pop(address, {}), **figures}) for address, figures in document]
-    return joined + list(by_address.items())
+    by_address = {address: figures for address, figures in rows if address}
+    joined = [(address, {**by_address.get(address or "", {}), **figures}) for address, figures in document]
+    documented = [address for address, _figures in document]
+    return joined + [row for row in rows if row[0] is None or row[0] not in documented]
 
 
 def _extend(answer: Answer, ask: Ask, tool: str, several_nodes: bool) -> None:

@@ -43,7 +43,10 @@ ACTIONS: dict[State, str | None] = {
     "no_gpu": "nothing to do where no GPU is expected; otherwise look at lspci and at the passthrough settings",
     "driver_not_loaded": "load the driver (modprobe nvidia) or install one for this kernel, and look at the kernel log",
     "version_mismatch": "reboot or reload the driver",
-    "timeout": "look at the kernel log for XIDs and hung tasks; a process stuck in the driver goes only with a reboot",
+    "timeout": (
+        "look at the kernel log for XIDs and hung tasks (a process stuck in the driver goes only with a reboot); "
+        "where the driver only starts slowly, turn persistence on or raise timeout"
+    ),
     "gpu_lost": "drain the host, then reset the GPU or power-cycle the host, and look at the kernel log for XIDs",
     "permission": "run as root, or allow this user (or container) to use /dev/nvidia*",
     "no_library": "install the driver's libraries (libnvidia-ml.so.1) or nvidia-smi, of the loaded driver's version",

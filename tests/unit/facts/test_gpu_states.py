@@ -303,7 +303,7 @@ program = Program(len(rules), ctypes.addressof(code))
 library = ctypes.CDLL(None)
 if library.prctl(38, 1, 0, 0, 0) or library.prctl(22, 2, ctypes.byref(program), 0, 0):
     raise SystemExit("seccomp filters are not to be had here")
-print(json.dumps(_policy.why_refused()))
+print(json.dumps(_policy.allowed()))
 """
 
 
@@ -320,4 +320,4 @@ def test_a_memory_policy_that_is_refused_is_told(machine: Machine) -> None:
 
 def test_a_memory_policy_on_an_unknown_machine_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_policy, "SET_MEMPOLICY", {})
-    assert _policy.why_refused()[0] is None
+    assert _policy.allowed()[0] is None
