@@ -20,9 +20,9 @@ options:
       - The definitions. C(name) is the unit, or V(manager) for the manager's defaults, and C(restart) tells whether a
         service may be restarted.
       - The other keys are V(memory_max), V(memory_high), V(memory_low), V(memory_swap_max), V(tasks_max),
-        V(cpu_weight), V(cpu_quota), V(allowed_cpus), V(allowed_memory_nodes), V(managed_oom_swap), V(managed_oom_memory_pressure),
-        V(managed_oom_memory_pressure_limit), V(oom_policy), V(oom_score_adjust), and the limits V(nofile), V(nproc),
-        V(memlock), V(stack), V(core), V(as), V(data), V(fsize), V(rtprio).
+        V(cpu_weight), V(cpu_quota), V(allowed_cpus), V(allowed_memory_nodes), V(managed_oom_swap),
+        V(managed_oom_memory_pressure), V(managed_oom_memory_pressure_limit), V(oom_policy), V(oom_score_adjust).
+      - The limits are V(nofile), V(nproc), V(memlock), V(stack), V(core), V(as), V(data), V(fsize), V(rtprio).
     type: list
     elements: dict
     required: true

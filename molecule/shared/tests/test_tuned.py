@@ -68,5 +68,37 @@ def test_a_login_has_the_limits(host: Host, variables: dict[str, Any], user: str
     assert host.check_output(f"su -s /bin/sh {user} -c '{asked}'").split() == variables["lab_logins"]
 
 
+def test_a_process_in_a_slice_has_its_limits(host: Host, variables: dict[str, Any]) -> None:
+    for name, files in variables["lab_groups"].items():
+        paths = " ".join(f"/sys/fs/cgroup/{path}" for path in files)
+        found = host.check_output(f"systemd-run --quiet --scope --slice={name} grep -H '' {paths}").splitlines()
+        values = dict(line.split(":", 1) for line in found)
+        assert values == {f"/sys/fs/cgroup/{path}": value for path, value in files.items()}
+
+
+def test_a_service_runs_with_its_limits(host: Host, variables: dict[str, Any]) -> None:
+    for name, rows in variables["lab_services"].items():
+        pid = host.check_output(f"systemctl show --property=MainPID --value {name}")
+        lines = host.check_output(f"cat /proc/{pid}/limits").splitlines()
+        for row, value in rows.items():
+            assert [" ".join(line[len(row) :].split()) for line in lines if line.startswith(row)] == [value]
+
+
+def test_only_the_hog_dies(host: Host, variables: dict[str, Any]) -> None:
+    """A job that takes more than its slice may have is killed in it; its neighbour and sshd live on."""
+    name = variables["lab_hog"]
+    if not name:
+        return
+    asked = "systemctl show --property=MainPID --value ssh.service gpu-neighbour.service"
+    host.check_output(f"systemd-run --quiet --unit=gpu-neighbour --slice={name} sleep 600")
+    before = host.check_output(asked)
+    hog = "python3 -c 'held = [bytearray(1 << 20) for _ in range(4096)]'"
+    killed = host.run(f"systemd-run --quiet --wait --pipe --slice={name} {hog}")
+    told = host.check_output("journalctl --boot --dmesg --output=cat | grep -i oom-kill: | tail -n 1")
+    assert killed.rc != 0 and f"/{name}/" in told
+    assert host.check_output(asked) == before, "the neighbour and sshd are the same processes as before"
+    host.check_output("systemctl stop gpu-neighbour.service")
+
+
 def test_vendor_s_file_is_left_alone(host: Host) -> None:
     assert host.file("/usr/lib/sysctl.d/99-swap-vendor.conf").content_string == "vm.swappiness = 30\n"
