@@ -31,7 +31,7 @@ nox.options.default_venv_backend = "none"
 nox.options.error_on_missing_interpreters = False
 nox.options.sessions = [
     "lint", "types", "unit", "docs", "build", "floor", "core_ends", "sanity", "molecule_default",
-    "molecule_validate", "molecule_vm",
+    "molecule_validate", "molecule_vm", "molecule_vm_v1",
 ]  # fmt: skip
 
 

@@ -18,6 +18,20 @@ description:
   - Changes nothing.
 extends_documentation_fragment:
   - gpu_fleet.node.sets
+options:
+  users:
+    description:
+      - Users whose limits at a login are worked out, over all files in the order of pam_limits.
+    type: list
+    elements: str
+    default: []
+  units:
+    description:
+      - Services and slices whose limits are worked out. Those of memory and tasks are the smallest of the group and
+        those above it.
+    type: list
+    elements: str
+    default: []
 attributes:
   check_mode:
     description: Changes nothing, so check mode makes no difference.
@@ -51,6 +65,28 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
+effective:
+  description: The limits that the named users and units really get.
+  returned: success
+  type: list
+  elements: dict
+  contains:
+    who:
+      description: The user or unit.
+      type: str
+      returned: always
+    item:
+      description: The limit, of limits.conf for a user, a property for a unit.
+      type: str
+      returned: always
+    value:
+      description: The value, in the unit of limits.conf(5) for a user; bytes, tasks or soft:hard for a unit.
+      type: str
+      returned: always
+    by:
+      description: The line, file, or slice above it that decides.
+      type: str
+      returned: always
 in_sync:
   description: Whether nothing differs, nothing that is ours is undeclared, and the next boot is known to keep it so.
   returned: success
@@ -157,7 +193,10 @@ def main() -> None:
     from ansible_collections.gpu_fleet.node.plugins.module_utils import _arguments
     from ansible_collections.gpu_fleet.node.plugins.module_utils._engine import _run
 
-    module = AnsibleModule(argument_spec=_arguments.spec(), supports_check_mode=True)
+    names = {"type": "list", "elements": "str", "default": []}
+    module = AnsibleModule(
+        argument_spec={**_arguments.spec(), "users": names, "units": names}, supports_check_mode=True
+    )
     _arguments.finish(module, lambda host: _run.inform(host, module.params))
 
 

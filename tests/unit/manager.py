@@ -79,6 +79,7 @@ class Manager:
                 f"LoadState={'loaded' if self.exists(unit) else 'not-found'}",
                 f"ControlGroup={self.groups.get(unit, '')}",
             ]
+            lines += ["Slice=system.slice"] if kind == "service" else []
             lines += [f"MainPID={self.pids.get(unit, '0')}"]
         return "\n".join(lines) + "\n"
 

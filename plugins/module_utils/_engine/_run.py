@@ -15,6 +15,7 @@ from ansible_collections.gpu_fleet.node.plugins.module_utils._engine import (
     _apply,
     _audit,
     _couplings,
+    _effective,
     _journal,
     _reload,
     _report,
@@ -49,7 +50,8 @@ def inform(host: Host, params: Mapping[str, Any]) -> tuple[dict[str, Any], list[
     wanted = request(params)
     _privileged(host)
     made = plan(host, wanted, _journal.load(host))
-    return _audit.audit(made), _warnings(host, made, [])
+    found = _effective.effective(host, params.get("users") or (), params.get("units") or ())
+    return {**_audit.audit(made), "effective": found}, _warnings(host, made, [])
 
 
 def _privileged(host: Host) -> None:

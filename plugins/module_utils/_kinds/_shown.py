@@ -59,5 +59,5 @@ def ask(host: Host, unit: str) -> Mapping[str, str] | None:
     """Return everything that can be declared for a unit, as the manager has it; one question a unit."""
     kind = unit.rpartition(".")[2]
     wanted = [name for one in PROPERTIES.values() if kind in one.units for name in names(one)]
-    more = [] if unit == _manager.MANAGER else ["ControlGroup", "LoadState", "MainPID"]
+    more = [] if unit == _manager.MANAGER else ["ControlGroup", "LoadState", "MainPID", "Slice"]
     return _manager.show(host, unit, [*wanted, *more])
