@@ -7,7 +7,7 @@
  *   0.uuid=GPU-...                   a value of GPU 0; `*.` is for every GPU
  *   nvmlInit.rc=18                   a function returns this code instead of doing its work
  *   0.nvmlDeviceGetMemoryInfo.rc=999 the same for one GPU
- *   nvmlDeviceGetMemoryInfo.hang=3600, .abort=1, .print=text
+ *   nvmlDeviceGetMemoryInfo.hang=3600 (of one GPU too), .abort=1, .print=text
  *   0.compute=1, 0.compute.0.pid=1, 0.compute.0.memory=1048576
  *
  * A value that the file does not have is "not supported" (3).
@@ -64,7 +64,7 @@ static int misbehave(int gpu, const char *function)
     if ((said = look_up(key)))
         fprintf(stdout, "%s\n", said), fflush(stdout), fprintf(stderr, "%s\n", said);
     snprintf(key, sizeof key, "%s.hang", function);
-    if ((said = look_up(key)))
+    if ((said = value(gpu, key)) || (said = look_up(key)))
         sleep((unsigned)atoi(said));
     snprintf(key, sizeof key, "%s.abort", function);
     if (look_up(key))

@@ -137,19 +137,25 @@ def _ask_driver(host: Host, until: float, kernel: Source) -> tuple[Heard, Heard]
 
 
 def _ask_nvml(host: Host, until: float) -> Heard:
-    result = _child.call(_nvml.gather, until)
-    if result.status == "timeout":
-        detail = f"NVML: a call did not return{_remember(host, result.left, 'NVML')}"
-        return Heard(Source("timeout", detail, None, _pids(result.left)))
-    if result.code != 0:
-        ending = f"killed by signal {-result.code}" if result.code and result.code < 0 else result.errors[:200]
-        return Heard(Source("driver_error", f"NVML: the call ended ({ending})"))
-    answer = json.loads(result.output)
+    """Ask NVML; where a call about one GPU does not return, those before it are told all the same."""
+    result = _child.stream(_nvml.gather, until)
+    answers = [json.loads(line) for line in result.output.split("\n")[:-1]]
+    start = answers[0] if answers else {}
     told = [
         Told("nvml", one["bus_id"], _figures.unpack(one["figures"]), one["memory_nodes"], one["problem"])
-        for one in answer.get("gpus", ())
+        for one in answers
+        if "figures" in one
     ]
-    return Heard(_state.of_code(answer), told, answer.get("driver"), answer.get("library"), answer.get("cuda"))
+    if result.status == "timeout":
+        about = f" about GPU {answers[-1]['asking']}" if "asking" in (answers or [{}])[-1] else ""
+        detail = f"NVML: a call{about} did not return{_remember(host, result.left, 'NVML')}"
+        source = Source("timeout", detail, start.get("binding"), _pids(result.left))
+    elif result.code != 0:
+        ending = f"killed by signal {-result.code}" if result.code and result.code < 0 else result.errors[:200]
+        return Heard(Source("driver_error", f"NVML: the call ended ({ending})"))
+    else:
+        source = _state.of_code(start)
+    return Heard(source, told, start.get("driver"), start.get("library"), start.get("cuda"))
 
 
 def _ask_tool(host: Host, until: float) -> Heard:

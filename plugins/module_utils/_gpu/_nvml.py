@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from ansible_collections.gpu_fleet.node.plugins.module_utils import _topology
@@ -19,27 +20,31 @@ MOST = 256  # GPUs; a library that counts more of them is not to be believed
 LIBRARY = re.compile(r"libnvidia-ml\.so\.(\d+\.[\d.]+)")
 
 
-def gather() -> dict[str, Any]:
-    """Return all that NVML tells: `code` 0 and the GPUs, or why not."""
+def gather() -> Iterator[dict[str, Any]]:
+    """Yield how the library did (`code` 0 or why not, and versions), then each GPU: `asking` before its questions."""
     try:
         pynvml = importlib.import_module("pynvml")
     except ImportError:
-        return {"code": NO_BINDING}
+        yield {"code": NO_BINDING}
+        return
     binding = Binding(pynvml)
     code = binding.start()
-    answer: dict[str, Any] = {"code": code, "library": _library_version(), "binding": str(pynvml.__file__)}
+    start: dict[str, Any] = {"code": code, "library": _library_version(), "binding": str(pynvml.__file__)}
     if code:
-        return answer
+        yield start
+        return
     count = binding.ask("nvmlDeviceGetCount")
     cuda = binding.ask(("nvmlSystemGetCudaDriverVersion_v2", "nvmlSystemGetCudaDriverVersion"))
-    return {
-        **answer,
+    yield {
+        **start,
         "code": 0 if count.value is not None else UNKNOWN,
         "driver": binding.ask("nvmlSystemGetDriverVersion", convert=_nvml_figures.text).value,
         "library": binding.ask("nvmlSystemGetNVMLVersion", convert=_nvml_figures.text).value,
         "cuda": None if cuda.value is None else f"{cuda.value // 1000}.{cuda.value % 1000 // 10}",
-        "gpus": [_gpu(binding, index) for index in range(min(count.value or 0, MOST))],
     }
+    for index in range(min(count.value or 0, MOST)):
+        yield {"asking": index}
+        yield _gpu(binding, index)
 
 
 def _gpu(binding: Binding, index: int) -> dict[str, Any]:

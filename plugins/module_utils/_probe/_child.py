@@ -11,7 +11,7 @@ import selectors
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -43,12 +43,23 @@ class Result:
 def call(function: Callable[[], Any], until: float) -> Result:
     """Run a function in a child until a moment of the monotonic clock; `output` is its answer as JSON."""
 
+    return _run(lambda output: _write(output, json.dumps(function())), until)
+
+
+def stream(function: Callable[[], Iterable[Any]], until: float) -> Result:
+    """Run a function in a child; `output` has each of its answers as JSON on a line, also of a child that was ended."""
+
     def action(output: int) -> None:
-        answer = json.dumps(function()).encode()
-        while answer:
-            answer = answer[os.write(output, answer) :]
+        for answer in function():
+            _write(output, json.dumps(answer) + "\n")
 
     return _run(action, until)
+
+
+def _write(output: int, text: str) -> None:
+    rest = text.encode()
+    while rest:
+        rest = rest[os.write(output, rest) :]
 
 
 def command(words: Sequence[str], until: float, environment: Mapping[str, str] | None = None) -> Result:

@@ -10,6 +10,7 @@ import signal
 import stat
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,16 @@ def test_a_function_answers_with_what_json_can_carry() -> None:
 
 def test_a_long_answer_does_not_fill_the_pipe_for_ever() -> None:
     assert len(json.loads(_child.call(lambda: "x" * 3_000_000, soon()).output)) == 3_000_000
+
+
+def test_what_was_said_before_the_deadline_is_heard() -> None:
+    def answers() -> Iterator[Any]:
+        yield {"first": 1}
+        yield "second\nline"
+        time.sleep(3600)
+
+    result = _child.stream(answers, soon(0.3))
+    assert (result.status, result.output) == ("timeout", '{"first": 1}\n"second\\nline"\n')
 
 
 def test_a_function_that_raises_or_dies_is_a_result() -> None:

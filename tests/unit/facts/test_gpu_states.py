@@ -148,9 +148,26 @@ def test_a_library_call_that_never_returns_is_ended(by_nvml: Machine, recording:
     began = time.monotonic()
     facts = by_nvml.gather(LIMIT)
     assert time.monotonic() - began < BACK
-    assert (facts["state"], facts["detail"]) == ("timeout", "NVML: a call did not return")
+    assert (facts["state"], facts["detail"]) == ("timeout", "NVML: a call about GPU 0 did not return")
     assert (facts["count"], facts["visible_count"], facts["gpus"][0]["name"]) == (1, 0, "NVIDIA H200")
     assert (facts["left_behind"], by_nvml.calls()) == ([], [])
+
+
+def test_a_start_that_never_returns_is_ended(by_nvml: Machine) -> None:
+    by_nvml.nvml({"nvmlInit.hang": HOUR})
+    facts = by_nvml.gather(LIMIT)
+    assert (facts["state"], facts["detail"]) == ("timeout", "NVML: a call did not return")
+
+
+def test_one_gpu_that_hangs_does_not_hide_those_before_it(by_nvml: Machine, recording: Recording) -> None:
+    by_nvml.plug([{"way": "pci0000:00/0000:00:07.0"}])
+    second = {"count": 2, "1.bus_id": "00000000:00:07.0", "1.nvmlDeviceGetName.hang": HOUR}
+    by_nvml.nvml({**recording.nvml(), **second})
+    facts = by_nvml.gather(LIMIT)
+    assert (facts["state"], facts["detail"]) == ("timeout", "NVML: a call about GPU 1 did not return")
+    assert [gpu["visible"] for gpu in facts["gpus"]] == [True, False]
+    assert (facts["missing"], facts["driver"]["cuda"]) == (["0000:00:07.0"], "13.0")
+    assert facts["gpus"][0]["memory"]["total"] == 143771 * 1024 * 1024
 
 
 def test_a_kernel_file_that_never_returns_costs_only_its_share(h200: Machine) -> None:
