@@ -166,6 +166,12 @@ def molecule_vm(session: nox.Session) -> None:
     _molecule(session, "vm")
 
 
+@nox.session
+def molecule_vm_v1(session: nox.Session) -> None:
+    """Slices and limits on a virtual machine whose memory controller is cgroup v1."""
+    _molecule(session, "vm_v1")
+
+
 @nox.session(venv_backend="venv", reuse_venv=True)
 def lock(session: nox.Session) -> None:
     """Export the pins of requirements/ anew for each Python; not part of a test run."""
