@@ -290,6 +290,33 @@ def test_the_module_returns_facts_and_nothing_else() -> None:
         assert abs(facts["gathered_at"] - time.time()) < 60
 
 
+PLAY = """
+- hosts: localhost
+  connection: local
+  gather_facts: false
+  tasks:
+    - gpu_fleet.node.gpu_facts:
+        timeout: 1.5
+    - ansible.builtin.debug:
+        msg: "the state is {{ ansible_facts['gpu_fleet_gpu'].state }}, and on it goes"
+"""
+
+
+def test_a_play_goes_on_when_the_tool_hangs(machine: Machine) -> None:
+    machine.smi({"*": {"hang": HOUR}})
+    play = machine.folder / "play.yml"
+    play.write_text(PLAY)
+    collections = str(Path(sys.modules["ansible_collections"].__path__[0]).parent)
+    environment = {**machine.variables(), "ANSIBLE_COLLECTIONS_PATH": collections, "ANSIBLE_HOME": str(machine.folder)}
+    command = [sys.executable, "-m", "ansible", "playbook", "-i", "localhost,", str(play)]
+    command += ["-e", f"ansible_python_interpreter={sys.executable}"]
+    began = time.monotonic()
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert "the state is timeout, and on it goes" in done.stdout, done.stdout + done.stderr
+    assert done.returncode == 0 and time.monotonic() - began < 20
+    assert sleepers() == []
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
