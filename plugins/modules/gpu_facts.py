@@ -266,7 +266,7 @@ ansible_facts:
                   returned: always
                   type: bool
             addressing_mode:
-              description: C(HMM) or C(ATS); null for none, and where nvidia-smi was not the source.
+              description: V(HMM) or V(ATS); null for none, and where the source is too old to say.
               returned: always
               type: str
             numa_node:

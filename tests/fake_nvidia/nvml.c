@@ -212,6 +212,18 @@ int nvmlDeviceGetMemoryInfo_v2(device *d, memory_v2 *into)
     return 0;
 }
 
+typedef struct { unsigned version, value; } addressing_mode;
+
+int nvmlDeviceGetAddressingMode(device *d, addressing_mode *into)
+{
+    u64 got;
+    int code;
+    ENTER(d->gpu, "nvmlDeviceGetAddressingMode");
+    if (!(code = number(d->gpu, "addressing_mode", &got)))
+        into->value = (unsigned)got;
+    return code;
+}
+
 /* Sets of CPUs or nodes are one 64-bit word here. */
 static int set(int gpu, const char *key, unsigned size, u64 *into)
 {

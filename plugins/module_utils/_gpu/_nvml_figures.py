@@ -25,17 +25,19 @@ ARCHITECTURES = dict(
     )
 )
 MOST_INSTANCES = 64
+ADDRESSING = {1: "HMM", 2: "ATS"}
 WORDS_FOR_CPUS, WORDS_FOR_NODES = 64, 16  # 64 bits each: 4096 CPUs, 1024 nodes
 
 
 def read(binding: Binding, handle: Any) -> dict[str, Figure]:
     """Return what a GPU is: its names, its place, its memory and its slices."""
     identity = _identity(binding, handle)
-    return {**identity, **_memory(binding, handle, identity["name"]), **_mig(binding, handle)}
+    return {**identity, **_memory(binding, handle, identity), **_mig(binding, handle)}
 
 
 def _identity(binding: Binding, handle: Any) -> dict[str, Figure]:
     node = binding.ask("nvmlDeviceGetNumaNodeId", handle)
+    addressing = binding.ask("nvmlDeviceGetAddressingMode", handle)
     cpus = binding.ask("nvmlDeviceGetCpuAffinity", handle, WORDS_FOR_CPUS, convert=_bits)
     return {
         "name": binding.ask("nvmlDeviceGetName", handle, convert=text),
@@ -44,12 +46,13 @@ def _identity(binding: Binding, handle: Any) -> dict[str, Figure]:
         "compute_capability": binding.ask(
             "nvmlDeviceGetCudaComputeCapability", handle, convert=lambda pair: f"{pair[0]}.{pair[1]}"
         ),
+        "addressing_mode": absent("none in force") if addressing.value == 0 else named(addressing, ADDRESSING),
         "memory_node": absent("the driver says -1") if (node.value or 0) < 0 else node,
         "local_cpus": change(cpus, _topology.format_cpus) if cpus.value != [] else absent("the driver names no CPU"),
     }
 
 
-def _memory(binding: Binding, handle: Any, name: Figure) -> dict[str, Figure]:
+def _memory(binding: Binding, handle: Any, identity: dict[str, Figure]) -> dict[str, Figure]:
     """Read memory by the newer call; the older one counts what the driver reserves as used (since driver 510)."""
     version = binding.constant("nvmlMemory_v2")
     newer = (
@@ -66,7 +69,7 @@ def _memory(binding: Binding, handle: Any, name: Figure) -> dict[str, Figure]:
         **found,
         "memory.api": Figure("v1" if newer.value is None else "v2") if known else found["memory.total"],
         "memory.used_includes_reserved": Figure(newer.value is None) if known else found["memory.total"],
-        "memory.unified": unified(name.value, None, found["memory.total"]),
+        "memory.unified": unified(identity["name"].value, identity["addressing_mode"].value, found["memory.total"]),
     }
 
 

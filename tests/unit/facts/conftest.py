@@ -21,7 +21,7 @@ from .gpu_recording import Recording
 
 FAKES = Path(__file__).resolve().parents[2] / "fake_nvidia"
 RECORDINGS = Path(__file__).resolve().parents[1] / "data" / "recordings"
-PINS = {"new": "nvidia-ml-py==12.575.51", "old": "pynvml==11.4.1"}
+PINS = {"newest": "nvidia-ml-py==13.615.71", "new": "nvidia-ml-py==12.575.51", "old": "pynvml==11.4.1"}
 CARD = {"class": "0x030200", "vendor": "0x10de", "device": "0x2335", "numa_node": "-1", "driver": "nvidia"}
 GATHER = """
 import json, sys

@@ -3,7 +3,7 @@
 """GPU facts by cases: a machine, a library and a tool in, figures out.
 
 A case has `pci` (functions, see `Machine.plug`), `nodes`, `files`, `nvml` and `smi` (what the stand-ins answer; without
-them there are none), `binding` (`old` or `new`), `expected_count`, and `facts`: dotted names, `*` for each in a list.
+them there are none), `binding` (`old`, `new`, `newest`), `expected_count`, and `facts`: dotted names with `*` for all.
 """
 
 from __future__ import annotations
