@@ -800,7 +800,7 @@ ansible_facts:
               description: V(error) or V(warning).
               type: str
             subject:
-              description: V(host), or the interpreter.
+              description: V(host), a control group, or the interpreter.
               type: str
             problem:
               description: What happens.

@@ -12,6 +12,8 @@ from ansible_collections.gpu_fleet.node.plugins.module_utils._allocator import _
 from ansible_collections.gpu_fleet.node.plugins.module_utils._allocator._table import ADVISORIES, Advisory, When
 
 HOST = "host"
+UNREAD = "unread"  # in a view: how the names begin of which nothing is known, since their source failed
+STEER = ("variable.", "tunable.", "accepts.", "preload.")
 Facts = Mapping[str, Any]  # by name; a name that is left out is known to be absent, and None is not known
 
 
@@ -19,10 +21,8 @@ def match(facts: Mapping[str, Any], kernel: str, table: Sequence[Advisory] = ADV
     """Return the advisories that hold, and those that only a fact that could not be read keeps from being judged."""
     found: list[dict[str, Any]] = []
     undecided: list[dict[str, Any]] = []
-    for subject, view in views(facts, kernel):
-        for advisory in table:
-            if (subject == HOST) != (not _about_torch(advisory)):
-                continue
+    for scope, subject, view in views(facts, kernel):
+        for advisory in (one for one in table if _scope(one) == scope):
             answers = [holds(when, view) for when in advisory.when]
             names = [when.fact for when in advisory.when]
             if all(answers):
@@ -34,8 +34,10 @@ def match(facts: Mapping[str, Any], kernel: str, table: Sequence[Advisory] = ADV
     return {"advisories": found, "undecided_advisories": undecided}
 
 
-def _about_torch(advisory: Advisory) -> bool:
-    return any(when.fact.startswith(("torch.", "option.")) for when in advisory.when)
+def _scope(advisory: Advisory) -> str:
+    """Return what an advisory is judged for: the host once, or each torch, or each control group."""
+    heads = {when.fact.partition(".")[0] for when in advisory.when}
+    return "torch" if heads & {"torch", "option"} else "group" if "group" in heads else HOST
 
 
 def _shown(advisory: Advisory) -> dict[str, str]:
@@ -46,7 +48,7 @@ def _shown(advisory: Advisory) -> dict[str, str]:
 def holds(when: When, view: Facts) -> bool | None:
     """Tell whether a condition holds; None where its fact could not be read."""
     if when.fact not in view:
-        return when.operator == "absent"
+        return None if when.fact.startswith(view.get(UNREAD, ())) else when.operator == "absent"
     fact = view[when.fact]
     if fact is None:
         return None
@@ -71,18 +73,31 @@ def _compare(when: When, fact: Any) -> bool | None:
     return has < wanted if when.operator == "below" else has >= wanted
 
 
-def views(facts: Mapping[str, Any], kernel: str) -> Iterator[tuple[str, Facts]]:
-    """Yield the facts under the names of the table: once for the host, and once for each torch."""
+def views(facts: Mapping[str, Any], kernel: str) -> Iterator[tuple[str, str, Facts]]:
+    """Yield scope, subject and the facts under the names of the table."""
     host = _host(facts, kernel)
-    yield HOST, host
+    yield HOST, HOST, host
+    cgroup = facts.get("cgroup")
+    for place in [cgroup["caller"], *cgroup["slices"]] if cgroup else [{"name": "caller", "limits": None}]:
+        yield "group", place["name"], {**host, **_group(place)}
     for row in facts.get("torch") or ():
         if row.get("folder"):
-            yield row["interpreter"], {**host, **_torch(row)}
+            yield "torch", row["interpreter"], {**host, **_torch(row)}
+
+
+def _group(place: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the limits of a control group; one that no level sets is absent."""
+    names = ("memory_max", "memory_high")
+    if place["limits"] is None:
+        return {f"group.{name}": None for name in names}
+    found = {name: place["limits"][name]["value"] for name in names}
+    return {f"group.{name}": value for name, value in found.items() if value is not None}
 
 
 def _host(facts: Mapping[str, Any], kernel: str) -> dict[str, Any]:
     host, malloc = facts.get("host") or {}, facts.get("malloc") or {}
     view: dict[str, Any] = {
+        UNREAD: STEER if facts.get("malloc") is None else (),
         "kernel": kernel,
         "page_size": _at(host, "page_size", "bytes"),
         "overcommit": _at(host, "overcommit", "mode"),
@@ -94,10 +109,6 @@ def _host(facts: Mapping[str, Any], kernel: str) -> dict[str, Any]:
     if scope is not None or not str(_at(host, "ptrace_scope", "reasons", "value")).endswith("is missing"):
         view["ptrace_scope"] = scope
     view.update(_limits(facts), **_variables(malloc))
-    for name in ("memory_max", "memory_high"):
-        figure = _at(facts, "cgroup", "caller", "limits", name)
-        if figure is None or figure.get("value") is not None:
-            view[f"caller.{name}"] = figure and figure["value"]
     missing = [one["path"] for one in malloc.get("preloads", ()) if one["exists"] is False]
     if missing:
         view["preload.missing"] = ", ".join(missing)

@@ -82,10 +82,11 @@ def concerns(text: str, where: Where | None = None) -> list[str]:
             "max_split_size_mb: has no meaning with expandable_segments:True, and older versions of torch stop; drop "
             "one of them"
         )
-    sharing = "expandable_segments: processes cannot share CUDA tensors, since"
     if where.kernel and where.kernel < SEGMENTS_KERNEL:
+        sharing = "expandable_segments: processes cannot share CUDA tensors, since"
         found.append(f"{sharing} this kernel is older than 5.6 and has no pidfd_getfd")
     elif where.ptrace_limited:
+        sharing = "expandable_segments: processes may not be able to share CUDA tensors, since"
         found.append(f"{sharing} pidfd_getfd is limited here ({where.ptrace_limited})")
     return found
 

@@ -68,7 +68,8 @@ def package(host: Host, name: str) -> str:
     rows = dict(line.split("=", 1) for line in (_read.text(host, "/etc/os-release") or "").splitlines() if "=" in line)
     words = f"{rows.get('ID', '')} {rows.get('ID_LIKE', '')}".replace('"', "").split()
     for word in words:
-        family = FAMILIES.get(word, word.partition("-")[0])
+        stem = word.partition("-")[0]
+        family = FAMILIES.get(stem, stem)
         if family in PACKAGES:
             return f"the package {PACKAGES[family][name]}"
     return f"the package of {name} for this distribution"

@@ -20,7 +20,7 @@ MOST_GROUPS = 5000
 CAUSE = re.compile(r"oom-kill:constraint=(CONSTRAINT_\w+),")
 KILLED = re.compile(
     r"(?P<how>Memory cgroup out of memory|Out of memory(?: \(oom_kill_allocating_task\))?)?[:,]? ?"
-    r"Kill(?:ed)? process (?P<pid>\d+) \((?P<command>.*?)\)"
+    r"Kill(?:ed)? process (?P<pid>\d+) \((?P<command>.*?)\)(?=,|$| total-vm:| score )"
 )
 SIZES = re.compile(r"(anon-rss|file-rss|shmem-rss|total-vm):(\d+)kB")
 LIMIT_OF = re.compile(r"Task in (?P<task>\S+) killed as a result of limit of (?P<group>\S+)")
@@ -79,7 +79,7 @@ def _kill(record: _kernel_log.Record, killed: re.Match[str], cause: dict[str, st
     if how.startswith("Memory cgroup") != (scope == "cgroup") and how:
         cause, scope = {}, "cgroup" if how.startswith("Memory cgroup") else "host"
     same = cause.get("pid") in (None, killed["pid"])
-    user = re.search(r"UID:(\d+)", record.message)
+    user = re.search(r"UID:? ?(\d+)", record.message)
     when = record.when
     return {
         "when": when,

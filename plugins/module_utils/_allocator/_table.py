@@ -181,7 +181,7 @@ ADVISORIES = (
     Advisory(
         "memory-high-alone",
         "warning",
-        (When("caller.memory_high", "set"), When("caller.memory_max", "absent"), When("swap", "is", 0)),
+        (When("group.memory_high", "set"), When("group.memory_max", "absent"), When("swap", "is", 0)),
         "a MemoryHigh without MemoryMax and without swap slows a job down for ever instead of ending it",
         "set MemoryMax above MemoryHigh",
         "Linux kernel documentation, cgroup v2, memory.high",

@@ -9,6 +9,8 @@ import json
 import os
 import shutil
 import sys
+import time
+from dataclasses import replace
 from typing import Any
 
 from ansible_collections.gpu_fleet.node.plugins.module_utils._allocator import (
@@ -56,6 +58,8 @@ print(json.dumps({
 }))
 """
 VERSIONS = ("version", "cuda", "hip", "nccl", "cudnn")
+PLACE = ("python", "prefix", "folder")
+FIGURES = (*PLACE, *VERSIONS, "nccl_required", "cudnn_required", "cpu_tensors", "malloc", "allocator", "imported")
 UNUSED = "this torch has no GPU support, so its allocator is not in use"
 UNSET = "no variable sets it, so torch takes its defaults"
 YAMA = "/proc/sys/kernel/yama/ptrace_scope"
@@ -64,48 +68,38 @@ YAMA = "/proc/sys/kernel/yama/ptrace_scope"
 def gather(scene: Scene) -> list[dict[str, Any]]:
     """Return a row for each named interpreter, or for each of the usual ones that has torch."""
     wanted = list(scene.options.interpreters)
+    places = {name: shutil.which(name) for name in wanted or [*_interpreter.PLACES, sys.executable]}
+    if not wanted:  # each program once, whatever it is called
+        places = {path: path for path in places.values() if path is not None}
     rows: list[dict[str, Any]] = []
-    for name in wanted or [*_interpreter.PLACES, sys.executable]:
-        path = shutil.which(name)
-        row = _row(scene, path, name) if path else _nothing(name, f"{name}: there is no such program")
-        known = [(one["interpreter"], one["folder"], one["prefix"]) for one in rows]
-        again = path in [one[0] for one in known] or (row["folder"], row["prefix"]) in [one[1:] for one in known]
+    for number, (name, path) in enumerate(places.items(), 1):
+        row = _row(_part(scene, number == len(places)), path) if path else _nothing(name, f"{name}: is no program here")
+        again = (row["folder"], row["prefix"]) in [(one["folder"], one["prefix"]) for one in rows]
         if wanted or (row["folder"] and not again):
             rows.append(row)
     return rows
 
 
-def _nothing(name: str, reason: str) -> dict[str, Any]:
-    fields = (
-        *VERSIONS,
-        "python",
-        "prefix",
-        "folder",
-        "nccl_required",
-        "cudnn_required",
-        "cpu_tensors",
-        "malloc",
-        "allocator",
-    )
-    return {
-        "interpreter": name,
-        **group("", dict.fromkeys(fields, Missing(reason))),
-        "imported": None,
-        "reason": reason,
-    }
+def _part(scene: Scene, last: bool) -> Scene:
+    """Return the scene with half of the time that is left: an interpreter that hangs does not cost the others."""
+    now = time.monotonic()
+    return scene if last else replace(scene, until=now + max(scene.until - now, 0.0) / 2)
 
 
-def _row(scene: Scene, path: str, name: str) -> dict[str, Any]:
+def _nothing(name: str, reason: str, **known: str) -> dict[str, Any]:
+    return {"interpreter": name, **group("", {**dict.fromkeys(FIGURES, Missing(reason)), **known}), "reason": reason}
+
+
+def _row(scene: Scene, path: str) -> dict[str, Any]:
     environment = {**os.environ, **scene.options.environment, "PYTHONDONTWRITEBYTECODE": "1"}
-    words = [path, "-c", QUESTION]
-    result = scene.ask(words, environment)
+    result = scene.ask([path, "-c", QUESTION], environment)
     told, problem = _last(result.output), failure([path], result)
     if problem is not None or told is None:
-        return _nothing(name, problem or f"{path}: did not answer as a Python does")
+        return _nothing(path, problem or f"{path}: did not answer as a Python does")
     if not told.get("origin"):
-        return {**_nothing(name, f"{path}: has no torch"), "python": told["python"], "prefix": told["prefix"]}
+        return _nothing(path, f"{path}: has no torch", python=told["python"], prefix=told["prefix"])
     imported = _imported(scene, path, environment) if scene.options.import_torch else None
-    return {"interpreter": path, **describe(scene, told, imported), "imported": imported, "reason": None}
+    return {"interpreter": path, **describe(scene, told, imported), "reason": None}
 
 
 def _last(output: str) -> dict[str, Any] | None:
@@ -121,7 +115,17 @@ def _last(output: str) -> dict[str, Any] | None:
 def _imported(scene: Scene, path: str, environment: dict[str, str]) -> dict[str, Any]:
     result = scene.ask([path, "-c", IMPORT], environment)
     answer = _last(result.output)
-    return answer or {"reason": failure([path], result) or f"{path}: torch gave no answer"}
+    if answer is None or result.code != 0:
+        return {"reason": failure([path], result) or f"{path}: torch gave no answer"}
+    return {**answer, "cudnn": cudnn(answer.get("cudnn")), "reason": None}
+
+
+def cudnn(number: Any) -> str | None:
+    """Return a version of cuDNN that is told as one number: 90100 is 9.1.0, 8902 is 8.9.2."""
+    if not isinstance(number, int):
+        return None
+    major = 10000 if number >= 90000 else 1000
+    return f"{number // major}.{number % major // 100}.{number % 100}"
 
 
 def describe(scene: Scene, told: dict[str, Any], imported: dict[str, Any] | None) -> dict[str, Any]:
@@ -146,6 +150,7 @@ def describe(scene: Scene, told: dict[str, Any], imported: dict[str, Any] | None
         figures[f"{name}_required"] = needs.get(name) or Missing("torch's package names no version")
     for name in VERSIONS:
         figures[name] = (imported or {}).get(name) or figures[name]
+    figures["imported"] = imported or Missing("import_torch is not set")
     tensors = _wheels.tensor_malloc(host, folder)
     figures["cpu_tensors"] = tensors if isinstance(tensors, Missing) else tensors[0]
     figures["malloc"] = vars(_malloc(host, scene, told))
@@ -199,4 +204,4 @@ def ptrace_limit(host: Host) -> str | None:
         return f"kernel.yama.ptrace_scope is {scope}"
     status = _read.text(host, "/proc/self/status") or ""
     filtered = any(line.split() == ["Seccomp:", "2"] for line in status.splitlines())
-    return "system calls are filtered in this container" if filtered else None
+    return "system calls are filtered here, by seccomp" if filtered else None
