@@ -79,10 +79,10 @@ def views(facts: Mapping[str, Any], kernel: str) -> Iterator[tuple[str, str, Fac
     yield HOST, HOST, host
     cgroup = facts.get("cgroup")
     for place in [cgroup["caller"], *cgroup["slices"]] if cgroup else [{"name": "caller", "limits": None}]:
-        yield "group", place["name"], {**host, **_group(place)}
+        yield "group", str(place["name"]), {**host, **_group(place)}
     for row in facts.get("torch") or ():
         if row.get("folder"):
-            yield "torch", row["interpreter"], {**host, **_torch(row)}
+            yield "torch", str(row["interpreter"]), {**host, **_torch(row)}
 
 
 def _group(place: Mapping[str, Any]) -> dict[str, Any]:
