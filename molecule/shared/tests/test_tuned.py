@@ -69,7 +69,7 @@ def test_a_login_has_the_limits(host: Host, variables: dict[str, Any], user: str
 
 
 def test_a_process_in_a_slice_has_its_limits(host: Host, variables: dict[str, Any]) -> None:
-    for name, files in variables["lab_groups"].items():
+    for name, files in variables.get("lab_groups", {}).items():
         paths = " ".join(f"/sys/fs/cgroup/{path}" for path in files)
         found = host.check_output(f"systemd-run --quiet --scope --slice={name} grep -H '' {paths}").splitlines()
         values = dict(line.split(":", 1) for line in found)
@@ -77,7 +77,7 @@ def test_a_process_in_a_slice_has_its_limits(host: Host, variables: dict[str, An
 
 
 def test_a_service_runs_with_its_limits(host: Host, variables: dict[str, Any]) -> None:
-    for name, rows in variables["lab_services"].items():
+    for name, rows in variables.get("lab_services", {}).items():
         pid = host.check_output(f"systemctl show --property=MainPID --value {name}")
         lines = host.check_output(f"cat /proc/{pid}/limits").splitlines()
         for row, value in rows.items():
@@ -86,16 +86,16 @@ def test_a_service_runs_with_its_limits(host: Host, variables: dict[str, Any]) -
 
 def test_only_the_hog_dies(host: Host, variables: dict[str, Any]) -> None:
     """A job that takes more than its slice may have is killed in it; its neighbour and sshd live on."""
-    name = variables["lab_hog"]
+    name = variables.get("lab_hog")
     if not name:
         return
     asked = "systemctl show --property=MainPID --value ssh.service gpu-neighbour.service"
     host.check_output(f"systemd-run --quiet --unit=gpu-neighbour --slice={name} sleep 600")
     before = host.check_output(asked)
     hog = "python3 -c 'held = [bytearray(1 << 20) for _ in range(4096)]'"
-    killed = host.run(f"systemd-run --quiet --wait --pipe --slice={name} {hog}")
+    killed = host.check_output(f"systemd-run --quiet --wait --pipe --slice={name} {hog}; echo status $?")
     told = host.check_output("journalctl --boot --dmesg --output=cat | grep -i oom-kill: | tail -n 1")
-    assert killed.rc != 0 and f"/{name}/" in told
+    assert "status 0" not in killed and f"/{name}/" in told
     assert host.check_output(asked) == before, "the neighbour and sshd are the same processes as before"
     host.check_output("systemctl stop gpu-neighbour.service")
 

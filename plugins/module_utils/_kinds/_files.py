@@ -13,6 +13,7 @@ from typing import Any
 
 from ansible_collections.gpu_fleet.node.plugins.module_utils._host import Host
 from ansible_collections.gpu_fleet.node.plugins.module_utils._kinds import _plain
+from ansible_collections.gpu_fleet.node.plugins.module_utils._launcher import _build
 from ansible_collections.gpu_fleet.node.plugins.module_utils._model import Content, FileState, Setting, TuningError
 
 NAME = "files"
@@ -27,6 +28,7 @@ resolve = _plain.resolve
 running = _plain.running
 
 PATH = re.compile(r"(/[A-Za-z0-9_.@+-]+){2,}")
+PROGRAMS = {"gpu_run": _build.build}
 MODE = re.compile(r"0?[0-7]{3}")
 KERNEL = ("/proc/", "/sys/", "/dev/", "/run/", "/tmp/", "/var/lib/gpu-fleet/")
 
@@ -42,8 +44,15 @@ def _declare(set_name: str, option: Mapping[str, Any]) -> Setting:
         raise TuningError(f"file path {path!r}: is not a plain path of a file that lasts over a reboot")
     if not MODE.fullmatch(mode) or int(mode, 8) & 0o022:
         raise TuningError(f"{path}: mode {mode!r} is not three octal digits that let only the owner write")
-    payload = str(option.get("content") or "").encode()
+    payload = _payload(path, option)
     return Setting(set_name, NAME, path, describe(payload, int(mode, 8)), payload=payload)
+
+
+def _payload(path: str, option: Mapping[str, Any]) -> bytes:
+    content, program = option.get("content"), option.get("program")
+    if (content is None) == (program is None):
+        raise TuningError(f"{path}: expected either a content or a program")
+    return PROGRAMS[program]() if program is not None else str(content).encode()
 
 
 def describe(content: bytes, mode: int) -> str:

@@ -8,8 +8,7 @@ from __future__ import annotations
 import os
 from types import ModuleType
 
-from ansible_collections.gpu_fleet.node.plugins.module_utils import _torch_probe
-from ansible_collections.gpu_fleet.node.plugins.module_utils._model import TuningError
+from ansible_collections.gpu_fleet.node.plugins.module_utils import _sources, _torch_probe
 from ansible_collections.gpu_fleet.node.plugins.module_utils._torch_probe import (
     _allocator,
     _bandwidth,
@@ -60,19 +59,10 @@ def write(folder: str) -> str:
     os.mkdir(os.path.join(folder, PACKAGE), 0o755)
     for part in PARTS:
         name = "__init__" if part is _torch_probe else part.__name__.rsplit(".", 1)[1]
-        _put(os.path.join(folder, PACKAGE, f"{name}.py"), _source(part))
+        _put(os.path.join(folder, PACKAGE, f"{name}.py"), _sources.text(part))
     start = os.path.join(folder, "smoke.py")
     _put(start, START)
     return start
-
-
-def _source(part: ModuleType) -> str:
-    """Return the text of a module, from the archive that Ansible sent or from a plain folder."""
-    loader = part.__spec__.loader if part.__spec__ else None
-    source = loader.get_source(part.__name__) if loader is not None and hasattr(loader, "get_source") else None
-    if source is None:
-        raise TuningError(f"{part.__name__}: its source is not at hand, and the torch interpreter needs it")
-    return str(source)
 
 
 def _put(path: str, text: str) -> None:
