@@ -45,7 +45,7 @@ options:
   interpreters:
     description:
       - Python interpreters of the jobs, by path or name.
-      - Without it, those of the usual places that have torch.
+      - Without it, those of the usual places that have torch. Root then runs only what lies in a folder of root.
     type: list
     elements: str
     default: []

@@ -44,7 +44,14 @@ SINCE: dict[str, Version] = {
     "garbage_collection_threshold": (1, 12),
     "backend": (2, 0),
     "expandable_segments": (2, 1),
+    "pinned_free_catch_all": (2, 12),
+    "pinned_max_cached_size_mb": (2, 12),
+    "pinned_max_power2_size_mb": (2, 12),
+    "pinned_max_round_threshold_mb": (2, 12),
+    "throw_on_cudamalloc_oom": (2, 12),
 }
+# The first version that refuses what older ones took.
+UNTIL: dict[str, Version] = {"roundup_bypass_threshold_mb": (2, 11)}
 NATIVE_ONLY = ("max_split_size_mb", "roundup_power2_divisions", "garbage_collection_threshold", "expandable_segments")
 
 
@@ -58,14 +65,17 @@ class Where:
 
 
 def problems(text: str, torch: Version | None = None) -> list[str]:
-    """Return one sentence for each thing that torch refuses, or, without its version, that some version refuses."""
+    """Return one sentence for each thing that torch refuses; without its version, of what no version takes."""
     found = [problem for pair in _split(text) if (problem := _problem(pair))]
-    return [*found, *(_too_new(name, torch) for name in options(text) if torch and torch < SINCE.get(name, ()))]
+    return [*found, *(problem for name in options(text) if torch and (problem := _untimely(name, torch)))]
 
 
-def _too_new(name: str, torch: Version) -> str:
-    since, has = (".".join(map(str, numbers[:2])) for numbers in (SINCE[name], torch))
-    return f"{name}: is known from torch {since} on, and this is {has}; leave it out"
+def _untimely(name: str, torch: Version) -> str:
+    """Say why an option is not for this version of torch."""
+    has = ".".join(map(str, torch[:2]))
+    if torch < SINCE.get(name, ()):
+        return f"{name}: is known from torch {'.'.join(map(str, SINCE[name]))} on, and this is {has}; leave it out"
+    return f"{name}: is no longer known to torch {has}; leave it out" if name in UNTIL and torch >= UNTIL[name] else ""
 
 
 def concerns(text: str, where: Where | None = None) -> list[str]:

@@ -101,11 +101,20 @@ def _one(host: Host, options: Options, progress: Progress, task: tuple[str, Sour
         return _note(progress, name, "timeout", f"{name}: no answer within {result.seconds:.1f} s")
     if result.code != 0:
         return _note(progress, name, "error", f"{name}: the source ended early ({result.errors[:300] or result.code})")
-    answer = json.loads(result.output)
+    answer = _clean(json.loads(result.output))
     progress.left += [(name, pid, start) for pid, start in answer["left"]]
     progress.facts[name] = answer["facts"]
     progress.told[name] = {"state": "ok", "detail": None, "seconds": round(result.seconds, 3)}
     return None
+
+
+def _clean(value: Any) -> Any:
+    """Return an answer that Ansible can carry: what is no text in a path or a variable becomes a question mark."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode("utf-8")
+    if isinstance(value, list):
+        return [_clean(one) for one in value]
+    return {_clean(name): _clean(one) for name, one in value.items()} if isinstance(value, dict) else value
 
 
 def _note(progress: Progress, name: str, state: str, detail: str) -> None:

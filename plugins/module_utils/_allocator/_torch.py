@@ -38,7 +38,7 @@ print(json.dumps({
     "executable": sys.executable, "maps": maps,
 }))
 """
-# Nothing here starts CUDA: the versions are those of the libraries, and the backend is what the configuration says.
+# Nothing here starts CUDA, as torch.backends.cudnn.version() would.
 IMPORT = """
 import json, sys
 sys.path[:] = [path for path in sys.path if path]
@@ -51,7 +51,7 @@ def ask(what):
 print(json.dumps({
     "version": torch.__version__, "cuda": torch.version.cuda, "hip": getattr(torch.version, "hip", None),
     "nccl": ask(lambda: ".".join(map(str, torch.cuda.nccl.version()))),
-    "cudnn": ask(lambda: torch.backends.cudnn.version()),
+    "cudnn": ask(lambda: ".".join(map(str, torch._C._cudnn.getRuntimeVersion()))),
     "backend": ask(lambda: torch.cuda.memory.get_allocator_backend()),
     "configuration": ask(lambda: torch._C._accelerator_getAllocatorSettings()),
     "cuda_started": ask(lambda: torch.cuda.is_initialized()),
@@ -73,11 +73,22 @@ def gather(scene: Scene) -> list[dict[str, Any]]:
         places = {path: path for path in places.values() if path is not None}
     rows: list[dict[str, Any]] = []
     for number, (name, path) in enumerate(places.items(), 1):
-        row = _row(_part(scene, number == len(places)), path) if path else _nothing(name, f"{name}: is no program here")
+        reason = f"{name}: is no program here" if path is None else None if wanted else foreign(path)
+        row = (
+            _nothing(name, reason or "") if path is None or reason else _row(_part(scene, number == len(places)), path)
+        )
         again = (row["folder"], row["prefix"]) in [(one["folder"], one["prefix"]) for one in rows]
-        if wanted or (row["folder"] and not again):
+        if wanted or reason or (row["folder"] and not again):
             rows.append(row)
     return rows
+
+
+def foreign(path: str) -> str | None:
+    """Return why root should not run a program that nobody named: somebody else could have put anything there."""
+    owner = os.stat(os.path.dirname(path)).st_uid
+    if os.geteuid() != 0 or owner == 0:
+        return None
+    return f"{path}: belongs to user {owner}, so root does not run it unasked; name it in interpreters"
 
 
 def _part(scene: Scene, last: bool) -> Scene:
@@ -117,15 +128,7 @@ def _imported(scene: Scene, path: str, environment: dict[str, str]) -> dict[str,
     answer = _last(result.output)
     if answer is None or result.code != 0:
         return {"reason": failure([path], result) or f"{path}: torch gave no answer"}
-    return {**answer, "cudnn": cudnn(answer.get("cudnn")), "reason": None}
-
-
-def cudnn(number: Any) -> str | None:
-    """Return a version of cuDNN that is told as one number: 90100 is 9.1.0, 8902 is 8.9.2."""
-    if not isinstance(number, int):
-        return None
-    major = 10000 if number >= 90000 else 1000
-    return f"{number // major}.{number % major // 100}.{number % 100}"
+    return {**answer, "reason": None}
 
 
 def describe(scene: Scene, told: dict[str, Any], imported: dict[str, Any] | None) -> dict[str, Any]:

@@ -16,7 +16,13 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.gpu_fleet.node.plugins.module_utils._allocator import _arguments, _gather, _left, _oom
+from ansible_collections.gpu_fleet.node.plugins.module_utils._allocator import (
+    _advisories,
+    _arguments,
+    _gather,
+    _left,
+    _oom,
+)
 from ansible_collections.gpu_fleet.node.plugins.module_utils._allocator._scene import Options, Scene
 from ansible_collections.gpu_fleet.node.plugins.module_utils._host import Host
 from ansible_collections.gpu_fleet.node.plugins.module_utils._probe import _process
@@ -157,6 +163,13 @@ def test_a_source_that_fails_is_a_result_and_no_traceback(monkeypatch: pytest.Mo
     assert told["detail"] == "cgroup: the source ended early (ValueError: the kernel said something new)"
 
 
+def test_what_is_no_text_does_not_reach_ansible(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_sources(monkeypatch, oom=lambda _scene: {os.fsdecode(b"\xfe"): [os.fsdecode(b"/\xff"), "\U0001f600", 1]})
+    facts = _gather.gather(Host(), Options(), 2.0)
+    assert facts["oom"] == {"?": ["/?", "\U0001f600", 1]}
+    json.dumps(facts, ensure_ascii=False).encode("utf-8")
+
+
 @pytest.fixture(name="stuck")
 def _stuck() -> Iterator[_process.Process]:
     """Give a process that stands for one of an earlier run that cannot be ended."""
@@ -234,6 +247,17 @@ def test_every_key_is_documented_and_every_documented_key_is_there(options: Opti
     facts["oom"]["kills"] = _oom.kills([Record(line, 1.0)])
     facts["advisories"] = facts["advisories"][:1]
     assert list(undocumented(facts, described(), "facts")) == []
+
+
+def test_what_an_h200_host_gave_is_documented_and_judged() -> None:
+    path = Path(__file__).parent / "cases" / "allocator_h200_torch-2.11.0.json"
+    facts = json.loads(path.read_text(encoding="utf-8"))
+    assert list(undocumented(facts, described(), "facts")) == []
+    again = _advisories.match(facts, "6.18.44")
+    assert again == {name: facts[name] for name in ("advisories", "undecided_advisories")}
+    row = facts["torch"][0]  # what torch itself said there, once it was imported: 2.11.0+cu130, 13.0, (2, 28, 9), 91900
+    assert (row["version"], row["cuda"], row["nccl"]) == ("2.11.0+cu130", "13.0", "2.28.9")
+    assert row["cudnn"].startswith("9.19.0")
 
 
 def test_a_key_without_documentation_is_noticed() -> None:

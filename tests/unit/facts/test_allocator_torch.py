@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from pathlib import Path
@@ -273,10 +274,25 @@ def test_the_usual_places_give_each_torch_once(tmp_path: Path, monkeypatch: pyte
     assert [one["interpreter"] for one in _torch.gather(scene())] == places[:1]
 
 
+def test_root_does_not_run_what_others_put_into_a_usual_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran = tmp_path / "ran"
+    path = program(tmp_path / "bin" / "python3", f"#!/bin/sh\ntouch {ran}\n")
+    if os.geteuid() == 0:
+        os.chown(tmp_path / "bin", 65534, -1)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(_torch._interpreter, "PLACES", (path,))
+    monkeypatch.setattr(sys, "executable", "/nonexistent/python")
+    row = _torch.gather(scene())[0]
+    assert "so root does not run it unasked" in row["reason"] and row["folder"] is None
+    assert not ran.exists()
+    assert _torch.gather(scene(interpreters=(path,)))[0]["reason"] == f"{path}: did not answer as a Python does"
+    assert ran.exists()
+
+
 def test_an_imported_torch_tells_more(tmp_path: Path) -> None:
     folder = site(tmp_path, "1.9.0", "11.4")
     torch = "class cuda:\n    class nccl:\n        version = staticmethod(lambda: (2, 9, 6))\n"
-    torch += "class backends:\n    class cudnn:\n        version = staticmethod(lambda: 8902)\n"
+    torch += "class _C:\n    class _cudnn:\n        getRuntimeVersion = staticmethod(lambda: (8, 9, 2))\n"
     torch += "from . import version\n__version__ = version.__version__\n"
     (folder / "torch" / "__init__.py").write_text(torch, encoding="utf-8")
     options = {"interpreters": (sys.executable,), "environment": {"PYTHONPATH": str(folder)}, "import_torch": True}
@@ -287,11 +303,6 @@ def test_an_imported_torch_tells_more(tmp_path: Path) -> None:
     broken = _torch.gather(scene(**options))[0]
     assert broken["version"] == "1.9.0"
     assert "libcudart.so: cannot open" in broken["imported"]["reason"]
-
-
-@pytest.mark.parametrize(("number", "text"), [(90100, "9.1.0"), (8902, "8.9.2"), (91002, "9.10.2"), (None, None)])
-def test_the_one_number_of_cudnn(number: int | None, text: str | None) -> None:
-    assert _torch.cudnn(number) == text
 
 
 @pytest.mark.parametrize(
