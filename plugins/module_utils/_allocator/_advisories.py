@@ -122,14 +122,17 @@ def _at(facts: Any, *way: str) -> Any:
 
 
 def _limits(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the soft limits of the first login; no limit on address space is absence, and nobody's line is unknown."""
+    """Return the limits of the first login; where no line sets one, the caller, who came by a login too, stands for it.
+
+    No limit on address space is absence.
+    """
     logins = _at(facts, "limits", "logins")
-    limits = logins[0]["limits"] if logins else {}
-    view = {"login.nofile": _at(limits, "nofile", "soft")}
-    space = _at(limits, "as", "hard")
-    if isinstance(space, int):
-        view["login.as"] = space
-    return view
+    login, caller = logins[0]["limits"] if logins else {}, _at(facts, "limits", "caller", "limits")
+    files = _at(login, "nofile", "soft")
+    spaces = [_at(login, "as", "soft"), _at(login, "as", "hard"), _at(caller, "as", "soft")]
+    numbers = [space for space in spaces if isinstance(space, int)]
+    view = {"login.nofile": _at(caller, "nofile", "soft") if files is None else files}
+    return {**view, "login.as": min(numbers)} if numbers else view
 
 
 def _variables(malloc: Mapping[str, Any]) -> dict[str, Any]:
@@ -138,7 +141,7 @@ def _variables(malloc: Mapping[str, Any]) -> dict[str, Any]:
     for row in reversed(malloc.get("variables") or ()):  # the first source wins
         view[f"variable.{row['name']}"] = row["value"]
         for pair in row["value"].split(":") if row["name"] == "GLIBC_TUNABLES" else ():
-            name, _, value = pair.partition("=")
+            name, _equals, value = pair.partition("=")
             view[f"tunable.{name}"] = value
             view[f"accepts.{name}"] = None if accepted is None else name in accepted
     return view

@@ -73,7 +73,7 @@ def gather(host: Host, options: Options, timeout: float) -> dict[str, Any]:
         **_advisories.match(progress.facts, os.uname().release),
         "gathered_from": progress.told,
         "left_behind": sorted(
-            {pid for pids in standing.values() for pid in pids} | {pid for _, pid, _ in progress.left}
+            {pid for pids in standing.values() for pid in pids} | {pid for _source, pid, _start in progress.left}
         ),
         "left_behind_reason": problem,
         "gathered_at": int(time.time()),

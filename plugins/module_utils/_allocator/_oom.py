@@ -70,7 +70,7 @@ def kills(records: Sequence[_kernel_log.Record]) -> list[dict[str, Any]]:
 
 
 def _pairs(message: str) -> dict[str, str]:
-    return {name: value for name, _, value in (part.partition("=") for part in message.split(",")) if value}
+    return {name: value for name, _equals, value in (part.partition("=") for part in message.split(",")) if value}
 
 
 def _kill(record: _kernel_log.Record, killed: re.Match[str], cause: dict[str, str]) -> dict[str, Any]:
