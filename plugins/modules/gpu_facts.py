@@ -658,6 +658,14 @@ ansible_facts:
               description: Whether this process may set a memory policy; null where that cannot be tried.
               returned: always
               type: bool
+            numactl:
+              description: The path of numactl, which binds memory; null where it is not installed.
+              returned: always
+              type: str
+            numactl:
+              description: The path of numactl, which binds memory; null where it is not installed.
+              returned: always
+              type: str
             memory_policy_reason:
               description: Why not; null where it may.
               returned: always

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -61,6 +62,7 @@ def numa(scene: Scene, facts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {
         "cpu_nodes": sum(bool(node.cpus) for node in scene.nodes),
         "memory_policy_allowed": scene.policy[0],
+        "numactl": shutil.which("numactl"),
         "memory_policy_reason": scene.policy[1],
         "nodes": [
             {

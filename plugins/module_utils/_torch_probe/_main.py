@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import json
 import os
 import sys
@@ -82,8 +83,23 @@ class Speaker:
         self._pipe.flush()
 
 
+def keep_bytecode(folder: str) -> None:
+    """Let the processes of the checks share what is compiled here, where torch was installed without bytecode.
+
+    Nothing is written beside the user's files: the folder goes with the probe.
+    """
+    found = importlib.util.find_spec("torch")
+    if found is None or found.cached is None or os.path.exists(found.cached):
+        return
+    sys.dont_write_bytecode = False
+    sys.pycache_prefix = os.path.join(folder, "bytecode")
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
+
+
 def prepare(request: Mapping[str, Any]) -> tuple[Context, dict[str, Any]]:
     """Import torch and see which GPUs it can use."""
+    keep_bytecode(request["folder"])
     torch = importlib.import_module("torch")
     try:
         numpy = importlib.import_module("numpy")
