@@ -57,6 +57,8 @@ LIMITS = (
 )
 CONTROLLERS = ("memory", "pids", "cpu", "cpuset")
 CALLER = "caller"
+MANAGER = "/init.scope"  # where systemd itself is
+NAMED = f"{_cgroup.ROOT}/systemd"  # its own hierarchy on version 1
 # What a group uses itself, with its children.
 HERE = {
     "memory_current": ("memory", "memory.current", "memory.usage_in_bytes"),
@@ -98,24 +100,35 @@ def own_paths(content: str) -> dict[str, str]:
     return {name: path for _number, names, path in rows for name in names.split(",")}
 
 
+def manager_root(host: Host) -> str:
+    """Return the group below which systemd keeps its slices: the root, but in a container without a view of its own."""
+    paths = own_paths(_read.text(host, "/proc/1/cgroup") or "")
+    own = paths.get("name=systemd", paths.get("", ""))
+    return own[: -len(MANAGER)] if own.endswith(MANAGER) else ""
+
+
 def _slice(host: Host, name: str) -> dict[str, Any]:
     if not name.endswith(".slice") or "/" in name or "--" in name:
         reason = f"{name}: is no name of a slice"
         missing = dict.fromkeys(("path", "active", "limits", *HERE, *SETS), Missing(reason))
         return group(_cgroup.ROOT, {"name": name, **missing, "reason": reason})
-    return place(host, name, lambda _controller: _cgroup.path(name))
+    path = (manager_root(host) + _cgroup.path(name)).rstrip("/") or "/"
+    return place(host, name, lambda _controller: path)
 
 
 def place(host: Host, name: str, where: Callable[[str], str]) -> dict[str, Any]:
     """Return what holds for the group that `where` names for each controller."""
     found = {controller: _levels(host, controller, where(controller)) for controller in CONTROLLERS}
-    unseen = any(levels and not levels[0].present for levels in found.values())
-    active = any(levels and levels[0].present for levels in found.values())
+    unseen = [controller for controller, levels in found.items() if levels and not levels[0].present]
+    known = any(_read.names(host, f"{folder}{where('')}") for folder in (*_cgroup.UNIFIED, NAMED))
+    active = known or any(levels and levels[0].present for levels in found.values())
     reason = None
     if name == CALLER and unseen:
         reason = "caller: a group of it is not visible from here, so only the limits of the levels above it are known"
     elif not active:
         reason = f"{name}: has no group now, so only the limits of the levels above it are known"
+    elif unseen:
+        reason = f"{name}: has no group under {', '.join(unseen)}, so limits of its own on these do not act now"
     figures: dict[str, Any] = {
         "name": name,
         "path": where("memory"),

@@ -76,15 +76,23 @@ def _login(host: Host, name: str, files: list[_effective_limits.File], unused: s
         if number is not None:
             reason = f"{path}:{number}: takes {name} out of all limits"
     found = {} if unused else _effective_limits.effective(files, user, groups)
-    nr_open = _read.number(host, "/proc/sys/fs/nr_open")
     for item in dict.fromkeys((*ALWAYS, *found)):
-        limit = found.get(item, _effective_limits.Limit())
-        values = {end: value(item, getattr(limit, end), nr_open) for end in ("soft", "hard")}
-        sources = {f"{end}_source": getattr(limit, f"{end}_source") for end in ("soft", "hard")}
-        missing = None if None not in values.values() else reason or INHERITED
-        limits[item] = {**values, **sources, "reason": missing}
+        limits[item] = _item(host, item, found.get(item, _effective_limits.Limit()), reason)
     known = None if user.uid is not None else f"{name}: no such user, so lines for groups and ids do not count"
     return {"user": name, "uid": user.uid, "groups": sorted(groups), "limits": limits, "reason": known or reason}
+
+
+def _item(host: Host, item: str, limit: _effective_limits.Limit, reason: str | None) -> dict[str, Any]:
+    """Return one limit of a login; what the kernel would refuse is not what a login gets."""
+    nr_open = _read.number(host, "/proc/sys/fs/nr_open")
+    values = {end: value(item, getattr(limit, end), nr_open) for end in ("soft", "hard")}
+    root = host.live and os.geteuid() == 0  # who else tries learns nothing about logins
+    hard = limit.hard or ""
+    if root and (hard == "unlimited" or hard.isdigit()) and _kind.obstacle(host, f"* hard {item}", hard) is not None:
+        values = dict.fromkeys(values)
+        reason = f"{limit.hard_source}: asks for {hard}, which not even root may have here"
+    sources = {f"{end}_source": getattr(limit, f"{end}_source") for end in ("soft", "hard")}
+    return {**values, **sources, "reason": (reason or INHERITED) if None in values.values() else None}
 
 
 def value(item: str, word: str | None, nr_open: int | None) -> Value:

@@ -94,6 +94,25 @@ def test_f13_a_nested_slice_lies_below_its_prefix(tmp_path: Path) -> None:
     assert (root["path"], root["active"]) == ("/", True)
 
 
+def test_a_slice_that_runs_without_a_group_under_a_controller_is_told(tmp_path: Path) -> None:
+    files = {**FIRST, f"{GROUPS}/systemd/gpu.slice/gpu-train.slice/cgroup.procs": "1"}
+    place = gather(tmp_path, files, "gpu-train.slice")["slices"][0]
+    assert place["active"] is True and found(place, "memory_max") == (4294967296, "/gpu.slice")
+    assert place["reason"] == (
+        "gpu-train.slice: has no group under memory, pids, cpu, so limits of its own on these do not act now"
+    )
+
+
+def test_in_a_container_slices_lie_below_the_group_of_its_systemd(tmp_path: Path) -> None:
+    inside = f"{GROUPS}/memory/libpod-1/gpu.slice"
+    files = {
+        "proc/1/cgroup": "4:memory:/libpod-1\n1:name=systemd:/libpod-1/init.scope\n0::/libpod-1/init.scope",
+        f"{inside}/memory.limit_in_bytes": "1024",
+    }
+    place = gather(tmp_path, {**FIRST, **files}, "gpu.slice")["slices"][0]
+    assert (place["path"], found(place, "memory_max")) == ("/libpod-1/gpu.slice", (1024, "/libpod-1/gpu.slice"))
+
+
 @pytest.mark.parametrize("name", ["gpu.service", "gpu", "a/b.slice", "gpu--x.slice"])
 def test_what_is_no_slice_is_said(tmp_path: Path, name: str) -> None:
     row = gather(tmp_path, SECOND, name)["slices"][0]

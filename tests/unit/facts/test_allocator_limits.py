@@ -16,6 +16,7 @@ import yaml
 from ansible_collections.gpu_fleet.node.plugins.module_utils import _effective_limits
 from ansible_collections.gpu_fleet.node.plugins.module_utils._allocator import _limits
 from ansible_collections.gpu_fleet.node.plugins.module_utils._allocator._scene import Options, Scene
+from ansible_collections.gpu_fleet.node.plugins.module_utils._effective_limits import User
 from ansible_collections.gpu_fleet.node.plugins.module_utils._host import Host
 
 CASES = yaml.safe_load((Path(__file__).parent / "cases" / "allocator_limits.yml").read_text(encoding="utf-8"))
@@ -81,6 +82,33 @@ def test_an_exempted_login_names_the_line(tmp_path: Path) -> None:
     host = tree(tmp_path, {f"{SECURITY}limits.conf": "* - nofile 5\nada -\n"})
     login = _limits.logins(scene(host, users=("ada",)))[0]
     assert login["limits"]["nofile"]["reason"] == f"{SECURITY}limits.conf:2: takes ada out of all limits"
+
+
+@pytest.mark.parametrize(
+    ("item", "word", "value"),
+    [
+        ("memlock", "64k", 65536),  # pam_limits takes the number and drops the rest
+        ("nofile", "unlimited", 1048576),
+        ("stack", "unlimited", "unlimited"),
+        ("cpu", "2", 120),
+        ("nice", "-20", -20),
+        ("nproc", "many", None),
+        ("nproc", None, None),
+    ],
+)
+def test_values_in_the_kernels_units(item: str, word: str | None, value: Any) -> None:
+    assert _limits.value(item, word, 1048576) == value
+
+
+def test_what_not_even_root_may_have_is_not_what_a_login_gets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    host = tree(tmp_path, {f"{SECURITY}limits.conf": "* - memlock unlimited\n* - nofile 5\n"})
+    host.live = True
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(_limits._kind, "obstacle", lambda _host, place, _value: "no" if "memlock" in place else None)
+    monkeypatch.setattr(_limits, "account", lambda _host, name: (User(name, 1, 1), {}))
+    limits = _limits.logins(scene(host, users=("ada",)))[0]["limits"]
+    assert (limits["memlock"]["soft"], limits["memlock"]["hard"], limits["nofile"]["hard"]) == (None, None, 5)
+    assert limits["memlock"]["reason"].endswith("limits.conf:1: asks for unlimited, which not even root may have here")
 
 
 TABLE = """Limit                     Soft Limit           Hard Limit           Units
