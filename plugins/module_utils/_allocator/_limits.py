@@ -104,6 +104,8 @@ def value(item: str, word: str | None, nr_open: int | None) -> Value:
     number = re.match(r"-?\d+", word)
     if number is None:
         return None
+    if item == "nice":  # the kernel counts upwards, from 1 for the lowest priority to 40
+        return 20 - int(number[0])
     return int(number[0]) * ITEMS.get(item, ("", 1))[1]
 
 

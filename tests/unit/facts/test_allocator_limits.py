@@ -91,7 +91,7 @@ def test_an_exempted_login_names_the_line(tmp_path: Path) -> None:
         ("nofile", "unlimited", 1048576),
         ("stack", "unlimited", "unlimited"),
         ("cpu", "2", 120),
-        ("nice", "-20", -20),
+        ("nice", "-20", 40),
         ("nproc", "many", None),
         ("nproc", None, None),
     ],
