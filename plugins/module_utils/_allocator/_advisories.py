@@ -157,6 +157,8 @@ def _torch(row: Mapping[str, Any]) -> dict[str, Any]:
     if row.get("cuda") is None and "torch.cuda" not in view:
         view.pop("torch.nccl"), view.pop("torch.cudnn")
     view.update({f"option.{name}": value for name, value in (_at(row, "allocator", "options") or {}).items()})
+    if _at(row, "allocator", "backend") is not None and _at(row, "allocator", "valid") is not None:
+        view["torch.configuration_valid"] = row["allocator"]["valid"]
     if row.get("nccl") and row.get("nccl_required"):
         view["torch.nccl_differs"] = row["nccl"] != row["nccl_required"]
     return view

@@ -43,6 +43,14 @@ ADVISORIES = (
         "NCCL release notes, 2.9.8 (memory leaks fixed)",
     ),
     Advisory(
+        "allocator-string-refused",
+        "error",
+        (When("torch.configuration_valid", "is", False),),
+        "this torch refuses the allocator configuration, so every job stops at its first use of CUDA",
+        "correct the variable where it is set; the problems stand in the facts about this torch",
+        "bitsandbytes-foundation/bitsandbytes#306; OpenRLHF/OpenRLHF#957",
+    ),
+    Advisory(
         "expandable-segments-torch",
         "error",
         (When("option.expandable_segments", "is", "True"), When("torch.version", "below", "2.1")),
