@@ -21,11 +21,13 @@ def put(place: str, state: FileState, label: Callable[[str], None]) -> None:
     """Put a file or link in place of what is there; when it fails, nothing is left beside it."""
     fresh = place + NEW
     try:
-        os.makedirs(os.path.dirname(place), 0o755, exist_ok=True)
+        make_folders(os.path.dirname(place))
         discard(fresh)
         if state.link is not None:
             os.symlink(state.link, fresh)
             os.lchown(fresh, state.uid, state.gid)
+            for name, value in state.xattrs:
+                os.setxattr(fresh, name, value, follow_symlinks=False)
         else:
             _fill(fresh, state, label)
         os.replace(fresh, place)
@@ -33,6 +35,14 @@ def put(place: str, state: FileState, label: Callable[[str], None]) -> None:
     except OSError:
         discard(fresh)
         raise
+
+
+def make_folders(place: str) -> None:
+    """Make a folder and those above it, readable by all whatever the umask of the run."""
+    if not os.path.isdir(place):
+        make_folders(os.path.dirname(place))
+        os.mkdir(place)
+        os.chmod(place, 0o755)
 
 
 def _fill(fresh: str, state: FileState, label: Callable[[str], None]) -> None:

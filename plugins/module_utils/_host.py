@@ -105,6 +105,15 @@ class Host:
                 return None
             raise TuningError(f"{path}: cannot be read ({error.strerror})") from error
 
+    def attribute(self, path: str) -> str | None:
+        """Return the text of a kernel value, or None where there is none that may be read here."""
+        try:
+            return self.read(path)
+        except TuningError as error:
+            if isinstance(error.__cause__, OSError) and error.__cause__.errno in OBSTACLES:
+                return None
+            raise
+
     def glance(self, path: str) -> str | None:
         """Return the text of a file that may vanish or be forbidden at any time, as those of a process; then None."""
         try:

@@ -662,10 +662,6 @@ ansible_facts:
               description: The path of numactl, which binds memory; null where it is not installed.
               returned: always
               type: str
-            numactl:
-              description: The path of numactl, which binds memory; null where it is not installed.
-              returned: always
-              type: str
             memory_policy_reason:
               description: Why not; null where it may.
               returned: always

@@ -48,7 +48,7 @@ def write(host: Host, atom: Atom, state: State, folders: tuple[str, ...] = ()) -
 
 def forget(host: Host, atom: Atom, made: tuple[str, ...]) -> None:
     """Remove what writing a live atom had left besides, once the atom is not ours any more."""
-    if atom.kind == FILE:
+    if atom.kind == FILE and host.mode(atom.key) is not None:
         return
     for path in made:
         if stat.S_ISDIR(host.mode(path) or stat.S_IFDIR):

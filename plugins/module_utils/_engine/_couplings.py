@@ -11,6 +11,7 @@ from ansible_collections.gpu_fleet.node.plugins.module_utils._engine import _ato
 from ansible_collections.gpu_fleet.node.plugins.module_utils._engine._plan import Plan
 from ansible_collections.gpu_fleet.node.plugins.module_utils._host import Host
 from ansible_collections.gpu_fleet.node.plugins.module_utils._model import Atom, TuningError
+from ansible_collections.gpu_fleet.node.plugins.module_utils._writers import _limits_files
 
 OPEN_FILES = Atom("sysctl", "fs.nr_open")
 
@@ -20,12 +21,21 @@ def check(host: Host, plan: Plan) -> None:
     most = _after(host, plan)
     if most is None:
         return
-    for domain, value in _nofile(plan):
+    for domain, value in (*_nofile(plan), *_of_others(host, plan)):
         if int(value) > most:
             raise TuningError(
                 f"{domain} nofile: the limit {value} is above fs.nr_open, which is {most} after this call, so nobody "
                 f"could log in; raise fs.nr_open in the same call or lower the limit"
             )
+
+
+def _of_others(host: Host, plan: Plan) -> Iterator[tuple[str, str]]:
+    """Yield the hard limits of other people's lines, where this call changes what they must stay below."""
+    if all(step.atom != OPEN_FILES for step in plan.steps):
+        return
+    for line in _limits_files.read(host):
+        if (line.item, line.type) == ("nofile", "hard") and line.value.isdigit():
+            yield f"{line.source}: {line.domain}", line.value
 
 
 def _after(host: Host, plan: Plan) -> int | None:

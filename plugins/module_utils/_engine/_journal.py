@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ansible_collections.gpu_fleet.node.plugins.module_utils._host import Host
+from ansible_collections.gpu_fleet.node.plugins.module_utils._kinds import KINDS
 from ansible_collections.gpu_fleet.node.plugins.module_utils._model import Atom, FileState, State, TuningError
 
 FOLDER = "/var/lib/gpu-fleet"
@@ -60,7 +61,7 @@ def load(host: Host) -> Journal:
         return Journal(machine)
     try:
         journal = _decode(json.loads(text))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise TuningError(
             f"{PATH}: is not a journal that this version understands ({type(error).__name__}: {error}), so nothing was "
             f"changed; restore it from a backup, or move it away to give up the recorded originals"
@@ -121,9 +122,13 @@ def _encode(journal: Journal) -> dict[str, Any]:
 def _decode(data: Mapping[str, Any]) -> Journal:
     if data["version"] != VERSION:
         raise ValueError(f"version {data['version']}, expected {VERSION}")
+    if not isinstance(data["machine"], str) or not all(
+        isinstance(data[name], list) for name in ("entries", "transaction")
+    ):
+        raise ValueError("machine, entries or transaction is of another type")
     entries = {}
     for row in data["entries"]:
-        entries[Atom(row["kind"], row["key"])] = Entry(
+        entries[_atom(row)] = Entry(
             row["set"],
             _unpack(row["original"]),
             _unpack(row["applied"]),
@@ -133,7 +138,7 @@ def _decode(data: Mapping[str, Any]) -> Journal:
         )
     steps = tuple(
         Step(
-            Atom(row["kind"], row["key"]),
+            _atom(row),
             _unpack(row["before"]),
             _unpack(row["after"]),
             row["set"],
@@ -142,6 +147,13 @@ def _decode(data: Mapping[str, Any]) -> Journal:
         for row in data["transaction"]
     )
     return Journal(data["machine"], entries, steps)
+
+
+def _atom(row: Mapping[str, Any]) -> Atom:
+    """Return the atom of a row; one of a later version is not guessed at."""
+    if row["kind"] not in (*KINDS, "file") or not isinstance(row["key"], str):
+        raise ValueError(f"{row['kind']} {row['key']!r} is of an unknown kind")
+    return Atom(row["kind"], row["key"])
 
 
 def _pack(state: State) -> Any:

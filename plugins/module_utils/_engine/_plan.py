@@ -126,9 +126,15 @@ def _files(host: Host, decisions: Sequence[Decision], journal: Journal) -> list[
     return list(found.values())
 
 
+def _made_before(path: str, journal: Journal) -> tuple[str, ...]:
+    """Return the folders that were made for another file of ours beside this one: the last to go takes them along."""
+    beside = (entry.folders for atom, entry in journal.entries.items() if atom.kind == _atoms.FILE and atom.key != path)
+    return next((made for made in beside if made and path.rpartition("/")[0] == made[0]), ())
+
+
 def _file(host: Host, path: str, content: Content, set_name: str, journal: Journal) -> tuple[Step, Entry]:
     atom, after = Atom(_atoms.FILE, path), replace(host.fresh(content.text), mode=content.mode)
     before: State = host.state(path)
-    folders = host.missing_folders(path)
+    folders = host.missing_folders(path) or _made_before(path, journal)
     entry = journal.entries.get(atom) or Entry(set_name, before, after, folders=folders)
     return Step(atom, before, after, set_name, folders), replace(entry, set_name=set_name, applied=after)

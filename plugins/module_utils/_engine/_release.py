@@ -11,7 +11,7 @@ from ansible_collections.gpu_fleet.node.plugins.module_utils._engine import _ato
 from ansible_collections.gpu_fleet.node.plugins.module_utils._engine._journal import Entry, Step
 from ansible_collections.gpu_fleet.node.plugins.module_utils._host import Host
 from ansible_collections.gpu_fleet.node.plugins.module_utils._kinds import KINDS
-from ansible_collections.gpu_fleet.node.plugins.module_utils._model import Atom
+from ansible_collections.gpu_fleet.node.plugins.module_utils._model import Atom, State
 
 UNTIL_REBOOT = "only a reboot takes it back"
 NEVER_SEEN = "its original was never seen on this machine, so only a reboot takes it back"
@@ -30,6 +30,20 @@ class Release:
     obstacle: str | None = None
 
 
+def _gone(host: Host, atom: Atom, entry: Entry) -> Release:
+    """Forget what this host has no more, but not what is there and may not even be read."""
+    hidden = KINDS[atom.kind].obstacle(host, atom.key, str(entry.original))
+    kept = hidden not in (None, KINDS[atom.kind].MISSING)
+    return Release(atom, entry, kept=kept, obstacle=hidden if kept else None)
+
+
+def _unread(atom: Atom, entry: Entry, now: State, waits: str | None) -> Release:
+    """Let the manager read its files without ours, which give the value whatever they say."""
+    if waits is not None:
+        return Release(atom, entry, kept=True, pending=waits)
+    return Release(atom, entry, Step(atom, now, None, entry.set_name))
+
+
 def release(host: Host, atom: Atom, entry: Entry, force: bool, waits: str | None = None) -> Release:
     """Plan the return of the original; `waits` says why what follows our files has to keep them in mind for now."""
     if atom.kind in KINDS and KINDS[atom.kind].NO_LIVE is not None:
@@ -38,12 +52,12 @@ def release(host: Host, atom: Atom, entry: Entry, force: bool, waits: str | None
     if atom.kind != _atoms.FILE and not (host.live and known):
         return Release(atom, entry, pending=NEVER_SEEN if host.live else UNTIL_REBOOT)
     now = _atoms.read(host, atom)
-    if _atoms.follows(atom) and now not in (entry.original, None):
-        if waits is not None:
-            return Release(atom, entry, kept=True, pending=waits)
-        return Release(atom, entry, Step(atom, now, None, entry.set_name))  # whatever the files say without ours
-    if now == entry.original or (now is None and atom.kind != _atoms.FILE):
+    if now == entry.original:
         return Release(atom, entry)
+    if now is None and atom.kind in KINDS:
+        return _gone(host, atom, entry)
+    if _atoms.follows(atom):
+        return _unread(atom, entry, now, waits)
     if entry.one_way:
         return Release(atom, entry, kept=True, pending=UNTIL_REBOOT)
     if now != entry.applied and not force:

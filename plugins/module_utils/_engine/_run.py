@@ -77,8 +77,8 @@ def _refuse(one: Decision, strict: bool) -> None:
     setting = one.view.setting
     if strict and not one.applicable:
         raise TuningError(f"{setting.key}: cannot be {setting.value} on this host ({one.reason}), and strict is set")
-    if not one.held or one.stored is None:
-        return
+    if not one.held or one.stored is None or one.view.persistence is not None:
+        return  # nothing reads our file at boot, and so says a warning
     winner = beats_ours(setting, one.view.path, one.view.writers)
     if winner is not None:
         raise TuningError(

@@ -6,14 +6,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ansible_collections.gpu_fleet.node.plugins.module_utils import _boot, _kinds, _writers
 from ansible_collections.gpu_fleet.node.plugins.module_utils._engine import _atoms
 from ansible_collections.gpu_fleet.node.plugins.module_utils._engine._journal import Entry, Journal
 from ansible_collections.gpu_fleet.node.plugins.module_utils._engine._request import Request
 from ansible_collections.gpu_fleet.node.plugins.module_utils._host import Host
-from ansible_collections.gpu_fleet.node.plugins.module_utils._kinds import KINDS
+from ansible_collections.gpu_fleet.node.plugins.module_utils._kinds import KINDS, _plain, _values
 from ansible_collections.gpu_fleet.node.plugins.module_utils._model import Atom, Boot, FileState, Setting, Writer
 
 OFFLINE = "the kernel of an image is not running"
@@ -70,11 +70,18 @@ def observe(host: Host, wanted: Request, journal: Journal) -> tuple[View, ...]:
                 path,
                 persistence[setting.kind],
                 journal.entries.get(atom),
-                tuple(writer for writer in writers if (writer.kind, writer.key) == (setting.kind, setting.key)),
+                tuple(_readable(setting, one) for one in writers if (one.kind, one.key) == (setting.kind, setting.key)),
                 KINDS[setting.kind].running(host, setting) if text is not None else None,
             )
         )
     return tuple(views)
+
+
+def _readable(setting: Setting, one: Writer) -> Writer:
+    """Return a writer whose value can be compared with a floor; one that cannot is not understood."""
+    if setting.rule == "exact" or one.value is None or _values.comparable(setting, one.value):
+        return one
+    return replace(one, value=None)
 
 
 def _no_live(host: Host, setting: Setting) -> str:
@@ -82,7 +89,10 @@ def _no_live(host: Host, setting: Setting) -> str:
     if reason is not None or not host.live:
         return reason or OFFLINE
     hint = KINDS[setting.kind].explain(host, setting)
-    missing = KINDS[setting.kind].MISSING
+    kind = KINDS[setting.kind]
+    missing = kind.MISSING
+    if missing == _plain.MISSING:  # it may be there and not for us, as in a container
+        missing = kind.obstacle(host, kind.place(setting), kind.wanted(setting)) or "cannot be read here"
     return f"{missing}; {hint}" if hint else missing
 
 

@@ -91,7 +91,7 @@ def _declare(set_name: str, option: Mapping[str, Any]) -> Setting:
     if one_way and not option.get("one_way"):
         raise TuningError(f"{key}: only a reboot takes {value} back; set one_way: true on it to agree to that")
     if rule == "at_least":
-        _values.numbers(key, value)
+        value = " ".join(map(str, _values.numbers(key, value)))  # the boot readers take no other spelling, and 010 as 8
         if key in FACES or key in BYTES_OF:
             raise TuningError(f"{key}: cannot be a floor, since it and {_twin(key)} are two faces of one setting")
     if key in FACES and value.isdigit() and 0 < int(value) < FACES[key][1]:
@@ -139,7 +139,7 @@ def live(host: Host, key: str) -> str | None:
     mode = host.mode(path)
     if mode is not None and not stat.S_IMODE(mode) & 0o444:
         raise TuningError(f"{key}: {WRITE_ONLY}")
-    text = host.read(path)
+    text = host.attribute(path)
     if text is None:
         return None
     value = _values.one_line(text)

@@ -41,12 +41,14 @@ def declare(set_name: str, options: Sequence[Mapping[str, Any]]) -> tuple[Settin
 
 def _declare(set_name: str, option: Mapping[str, Any]) -> Setting:
     path = option["path"].rstrip("/")
-    if not PATH.fullmatch(path) or ".." in path.split("/"):
+    if not PATH.fullmatch(path) or {".", ".."} & set(path.split("/")):
         raise TuningError(f"sysfs path {path!r}: is not a plain path below /sys")
     value = _values.clean(path, option)
     rule: Rule = option.get("rule") or "exact"
     if rule == "at_least":
-        _values.numbers(path, value)
+        value = " ".join(
+            map(str, _values.numbers(path, value))
+        )  # the boot readers take no other spelling, and 010 as 8
     return Setting(set_name, NAME, path, value, rule, when_missing=option.get("when_missing"))
 
 
@@ -67,7 +69,7 @@ def wanted(setting: Setting) -> str:
 
 def live(host: Host, path: str) -> str | None:
     """Return the value in force: the word in brackets where the attribute lists its choices."""
-    text = host.read(path)
+    text = host.attribute(path)
     if text is None:
         return None
     chosen = CHOSEN.findall(text)
@@ -81,7 +83,7 @@ def obstacle(host: Host, path: str, _state: str) -> str | None:
 
 def explain(host: Host, setting: Setting) -> str | None:
     """Refuse a word that the attribute does not offer."""
-    text = host.read(setting.key) or ""
+    text = host.attribute(setting.key) or ""
     offered = CHOSEN.sub(r"\1", text).split()
     if len(CHOSEN.findall(text)) == 1 and setting.value not in offered:
         raise TuningError(f"{setting.key}: does not offer {setting.value!r}, expected one of {', '.join(offered)}")

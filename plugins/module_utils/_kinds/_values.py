@@ -10,6 +10,8 @@ from typing import Any
 
 from ansible_collections.gpu_fleet.node.plugins.module_utils._model import Setting, TuningError
 
+LONGEST = 4096  # a page: the kernel takes no more at once
+
 
 def one_line(text: str) -> str:
     """Return the text with single blanks: the kernel prints tabs where people write spaces."""
@@ -24,6 +26,10 @@ def clean(key: str, option: Mapping[str, Any]) -> str:
         raise TuningError(f"{key}: the value is a boolean, but the kernel takes numbers and words; quote it as one")
     if any(mark in text.rstrip() for mark in "\n\r\0"):
         raise TuningError(f"{key}: the value has a line break or a NUL in it, expected one line")
+    if len(text) > LONGEST:
+        raise TuningError(f"{key}: the value has {len(text)} characters, expected at most {LONGEST}")
+    if any(mark.isdigit() and not mark.isascii() for mark in text):
+        raise TuningError(f"{key}: the value {text!r} has a digit other than 0 to 9 in it, which no kernel reads")
     if text.startswith(("[", "{")):
         raise TuningError(f"{key}: the value is a list or a mapping, expected one string such as '4096 65536 16777216'")
     if not text.strip():
@@ -37,6 +43,15 @@ def numbers(key: str, text: str) -> tuple[int, ...]:
         return tuple(int(word) for word in text.split())
     except ValueError as error:
         raise TuningError(f"{key}: a floor compares numbers, but {text!r} is none; use rule exact") from error
+
+
+def comparable(setting: Setting, state: str) -> bool:
+    """Tell whether a state of the host can be compared with the floor at all."""
+    try:
+        raised(setting.key, state, setting.value)
+    except TuningError:
+        return False
+    return True
 
 
 def reaches(setting: Setting, state: str) -> bool:

@@ -16,7 +16,9 @@ from ansible_collections.gpu_fleet.node.plugins.module_utils._writers._sysctl_fi
 
 # What a file that a script names holds, or None.
 Reader = Callable[[str], Optional[str]]
-LOADS = re.compile(r"""\bsysctl\s+(?:-[eqN]+\s+)*(?:-p|--load)[ =]?\s*(?P<file>[^\s;&|'"]*)""")
+LOADS = re.compile(r"""\bsysctl\s+(?:-[eqN]+\s+)*(?:-[eqN]*[pf]|--load)[ =]?\s*(?P<files>[^;&|'"]*)""")
+# What only looks at a file: a test, a program that prints, an input.
+LOOKS = re.compile(r"""\[\[?\s[^\]]*\]|\btest\s[^;&|]*|\b(?:cat|grep|head|ls|stat)\s[^;&|>]*|<\s*[^\s;&|<]+""")
 PAIR = re.compile(
     r"""(?<![\w./-])(?P<q>["']?)(?P<k>\w[\w./:@-]*)\s*=\s*(?P<r>["']?)(?P<v>.*?)(?P=r)(?P=q)(?=[\s;&|"']|$)"""
 )
@@ -65,8 +67,8 @@ def _sysctl(setting: Setting, line: str, read: Reader) -> tuple[bool, str | None
     found = [Line(0, pair["k"].replace("/", "."), one_line(pair["v"].strip("\"'"))) for pair in pairs]
     loaded = LOADS.search(line)
     if loaded:
-        text = read(loaded["file"] or "/etc/sysctl.conf")
-        found += parse(text or "")
+        for file in loaded["files"].split() or ["/etc/sysctl.conf"]:
+            found += parse(read(file) or "")
     values = [value for value in (value_for(setting, one) for one in found) if value is not None]
     if values:
         return True, None if re.search(r"[$`]", values[-1]) else values[-1]
@@ -86,4 +88,24 @@ def last(setting: Setting, text: str, read: Reader) -> tuple[int, str | None] | 
         writes, value = value_of(setting, line, read)
         if writes:
             found = (number, value)
-    return found
+    return found or _unread(setting, text)
+
+
+def _unread(setting: Setting, text: str) -> tuple[int, None] | None:
+    """Return a line that names the attribute in a way that is not understood, by a variable or the folder perhaps."""
+    path = location(setting.key) if setting.kind == "sysctl" else setting.key
+    parts = path.split("/")
+    splits = [("/".join(parts[:at]), "/".join(parts[at:])) for at in range(4, len(parts))]
+    for number, raw in commands(text):
+        line = LOOKS.sub(" ", raw)
+        if re.search(rf"(?<![\w/]){re.escape(path)}(?![\w/])", line):
+            return number, None
+        for folder, rest in splits:
+            if folder not in line:
+                continue
+            held = re.search(rf"(?:\bcd\s+|\w=)['\"]?{re.escape(folder)}/?(?=['\"\s;&|]|$)", line)
+            if held and re.search(rf"(?<![\w.]){re.escape(rest)}(?![\w/])", text):
+                return number, None
+            if rest == parts[-1] and re.search(rf"\bin\s[^;]*{re.escape(folder)}/[*?$\[]", line):
+                return number, None
+    return None

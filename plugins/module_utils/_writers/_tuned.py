@@ -130,7 +130,10 @@ def _applies(host: Host, section: str, profile: Profile) -> bool | None:
         if text is None:
             return None
         try:
-            if re.search(profile.options[(section, option)][0], text, re.MULTILINE) is None:
+            pattern = _expanded(profile.options[(section, option)][0], profile)
+            if "${" in pattern:
+                return None
+            if re.search(pattern, text, re.MULTILINE) is None:
                 return False
         except re.error:
             return None
@@ -164,10 +167,15 @@ def _value(raw: str, profile: Profile) -> tuple[Rule, str | None]:
     """Return the rule and value of an option: `>` only raises; a function of TuneD is not understood."""
     text = raw.strip("\"'")
     rule: Rule = "at_least" if text.startswith(">") else "exact"
-    text = text.lstrip(">")
+    text = _expanded(text.lstrip(">"), profile)
+    return rule, None if "${" in text or text.startswith("<") else one_line(text)
+
+
+def _expanded(text: str, profile: Profile) -> str:
+    """Return the text with the variables of the profile in it; one that it lacks stays as it is."""
     for name in re.findall(r"\$\{([\w.]+)\}", text):
         text = text.replace(f"${{{name}}}", profile.options.get(("variables", name), ("${", "", ""))[0])
-    return rule, None if "${" in text or text.startswith("<") else one_line(text)
+    return text
 
 
 def _scripted(host: Host, setting: Setting, raw: str, source: str, path: str) -> Iterator[Writer]:
