@@ -7,22 +7,32 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from ansible_collections.gpu_fleet.node.plugins.module_utils import _topology
 from ansible_collections.gpu_fleet.node.plugins.module_utils._topology import Node, Place
 
+Memory = Literal["unbound", "local", "preferred", "strict"]
+
+
+class RefusalError(Exception):
+    """One sentence on stderr, and the exit status; the command is not started."""
+
+    def __init__(self, sentence: str, status: int = 1) -> None:
+        """Stop with a sentence."""
+        super().__init__(sentence)
+        self.status = status
+
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU in the order of the PCI addresses, which is the order of nvidia-smi."""
+    """One NVIDIA GPU that this process may open, in the order of the PCI addresses, which is that of nvidia-smi."""
 
     index: int
     address: str
     uuid: str | None
     place: Place
-    cpus: tuple[int, ...]  # near to it
-    nvidia: bool = True
+    cpus: tuple[int, ...] = ()  # near to it, as the kernel says
 
 
 @dataclass(frozen=True)
@@ -36,7 +46,7 @@ class Scene:
     environment: Mapping[str, str]
     instances: Mapping[str, str] = field(default_factory=dict)  # MIG UUID -> address of its GPU
     unbindable: str | None = None  # why memory cannot be bound here
-    notes: tuple[str, ...] = ()
+    obstacles: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -45,6 +55,11 @@ class Device:
 
     gpu: Gpu
     uuid: str | None
+
+    @property
+    def instance(self) -> bool:
+        """Tell whether it is a part of a GPU."""
+        return self.uuid != self.gpu.uuid
 
     def __str__(self) -> str:
         """Name it in a message."""
@@ -58,27 +73,25 @@ class Plan:
     devices: tuple[Device, ...] = ()
     cpus: tuple[int, ...] = ()  # empty: as they are
     nodes: tuple[int, ...] = ()  # of memory
-    memory: str = "unbound"  # unbound, local, preferred, strict
+    memory: Memory = "unbound"
     environment: Mapping[str, str] = field(default_factory=dict)  # to set
-    notes: tuple[str, ...] = ()  # what is amiss, a line each
+    obstacles: tuple[str, ...] = ()  # what is not as it was asked for, a line each: strict stops there
+    remarks: tuple[str, ...] = ()  # what one should know
 
     def show(self) -> dict[str, Any]:
         """Return the plan for people and programs."""
-        gpus = [
-            {
-                "index": one.gpu.index,
-                "bus_id": one.gpu.address,
-                "uuid": one.uuid,
-                "numa_node": one.gpu.place.node,
-                "source": one.gpu.place.source,
-            }
-            for one in self.devices
-        ]
         memory = {"mode": self.memory, "nodes": _topology.format_cpus(self.nodes) or None}
         return {
-            "gpus": gpus,
+            "gpus": [_show_device(one) for one in self.devices],
             "cpus": _topology.format_cpus(self.cpus) or None,
             "memory": memory,
             "environment": dict(sorted(self.environment.items())),
-            "notes": list(self.notes),
+            "obstacles": list(self.obstacles),
+            "remarks": list(self.remarks),
         }
+
+
+def _show_device(device: Device) -> dict[str, Any]:
+    gpu = device.gpu
+    place = {"numa_node": gpu.place.node, "source": gpu.place.source}
+    return {"index": gpu.index, "bus_id": gpu.address, "uuid": device.uuid, **place}

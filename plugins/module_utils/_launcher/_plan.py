@@ -1,7 +1,7 @@
 # Copyright: (c) 2026, the gpu_fleet.node contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Plan where a command runs: pure, from the options and the scene to CPUs, memory, environment and notes."""
+"""Plan where a command runs: pure, from the options and the scene to CPUs, memory, environment and lines."""
 
 from __future__ import annotations
 
@@ -10,22 +10,26 @@ from dataclasses import replace
 
 from ansible_collections.gpu_fleet.node.plugins.module_utils import _topology
 from ansible_collections.gpu_fleet.node.plugins.module_utils._launcher import _devices
-from ansible_collections.gpu_fleet.node.plugins.module_utils._launcher._model import Device, Gpu, Plan, Scene
-from ansible_collections.gpu_fleet.node.plugins.module_utils._launcher._options import Defaults, Options
+from ansible_collections.gpu_fleet.node.plugins.module_utils._launcher._defaults import Defaults
+from ansible_collections.gpu_fleet.node.plugins.module_utils._launcher._model import Device, Gpu, Memory, Plan, Scene
+from ansible_collections.gpu_fleet.node.plugins.module_utils._launcher._options import Options
 from ansible_collections.gpu_fleet.node.plugins.module_utils._topology import Node
+
+NEAREST = "nearest node with CPUs"  # in the source of a place that stands for another
+NO_GPU = "no GPU is here for this process, so the command runs unbound"
 
 
 def plan(options: Options, defaults: Defaults, scene: Scene) -> Plan:
-    """Return the plan; what is amiss stands in its notes."""
-    devices, notes = _devices.given(scene)
+    """Return the plan."""
+    devices, amiss = _devices.given(scene)
     if options.gpus:
         devices = _devices.choose(scene, options.gpus, devices)
-    near, more = _of_rank(scene, devices)
-    made = Plan(near, notes=(*scene.notes, *notes, *more))
+    near, without = _of_rank(scene, devices)
+    made = Plan(near, obstacles=(*scene.obstacles, *amiss, *without))
     made = _environment(options, defaults, scene, replace(made, devices=near if options.isolate else devices))
-    made = replace(made, devices=near)
+    made = replace(made, devices=near, remarks=_parts(near))
     if not near:
-        return replace(made, notes=(*made.notes, "no GPU is here for this process: it runs unbound"))
+        return replace(made, obstacles=made.obstacles or (NO_GPU,))
     return _bind(options, scene, made)
 
 
@@ -36,38 +40,52 @@ def _of_rank(scene: Scene, devices: tuple[Device, ...]) -> tuple[tuple[Device, .
         return devices, ()
     if rank < len(devices):
         return (devices[rank],), ()
-    return (), (f"local rank {rank}: has no GPU of its own among {len(devices)}",)
+    return (), (f"local rank {rank}: has no GPU of its own among {len(devices)}, so the command runs unbound",)
+
+
+def _parts(devices: Sequence[Device]) -> tuple[str, ...]:
+    parts = [one for one in devices if one.instance]
+    return tuple(f"{one.uuid}: is a part of GPU {one.gpu.index}, whose place counts" for one in parts)
 
 
 def _environment(options: Options, defaults: Defaults, scene: Scene, made: Plan) -> Plan:
     """Set the administrator's variables that the caller has not set, and the device list where it is ours to set."""
     wanted = {name: value for name, value in defaults.environment.items() if name not in scene.environment}
-    if not (options.gpus or options.isolate) or not made.devices or not made.devices[0].gpu.nvidia:
+    if not (options.gpus or options.isolate) or not made.devices:
         return replace(made, environment=wanted)
-    notes = made.notes
     if all(one.uuid for one in made.devices):
-        wanted["CUDA_VISIBLE_DEVICES"] = ",".join(str(one.uuid) for one in made.devices)
-    else:
-        wanted["CUDA_VISIBLE_DEVICES"] = ",".join(str(one.gpu.index) for one in made.devices)
-        wanted["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
-        notes = (*notes, "no UUID is known: CUDA_VISIBLE_DEVICES has indexes in the order of the bus")
-    return replace(made, environment=wanted, notes=notes)
+        wanted[_devices.LIST] = ",".join(str(one.uuid) for one in made.devices)
+        return replace(made, environment=wanted)
+    wanted[_devices.LIST] = ",".join(str(one.gpu.index) for one in made.devices)
+    wanted["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+    line = f"no UUID is known, so {_devices.LIST} has indexes in the order of the bus"
+    return replace(made, environment=wanted, obstacles=(*made.obstacles, line))
 
 
 def _bind(options: Options, scene: Scene, made: Plan) -> Plan:
     """Add CPUs and memory; on a machine with one node there is nothing to choose."""
-    unknown = [one for one in made.devices if one.gpu.place.node is None and len(scene.machine) > 1]
-    if unknown:
-        names = ", ".join(str(one) for one in unknown)
-        reason = unknown[0].gpu.place.source
-        return replace(made, notes=(*made.notes, f"{names}: NUMA node not known ({reason}), so nothing is bound"))
-    if sum(bool(node.cpus) for node in scene.machine) < 2:
+    if len(scene.machine) < 2:
         return made
+    unknown = [one for one in made.devices if one.gpu.place.node is None]
+    if unknown:
+        names = ", ".join(map(str, unknown))
+        line = f"{names}: NUMA node not known ({unknown[0].gpu.place.source}), so the command runs unbound"
+        return replace(made, obstacles=(*made.obstacles, line))
     gpus = [one.gpu for one in made.devices]
+    made = replace(made, remarks=(*made.remarks, *_moved(gpus)))
     return _memory(options, scene, _cpus(scene, made, gpus), gpus)
 
 
+def _moved(gpus: Sequence[Gpu]) -> tuple[str, ...]:
+    moved = [gpu for gpu in gpus if NEAREST in gpu.place.source]
+    return tuple(
+        f"GPU {gpu.index}: is on a node without CPUs, so the nearest with some, node {gpu.place.node}, counts"
+        for gpu in moved
+    )
+
+
 def _cpus(scene: Scene, made: Plan, gpus: Sequence[Gpu]) -> Plan:
+    """Choose the allowed CPUs of the nodes of all GPUs."""
     nodes = {node.number: node for node in scene.machine}
     near: set[int] = set()
     for gpu in gpus:
@@ -76,8 +94,9 @@ def _cpus(scene: Scene, made: Plan, gpus: Sequence[Gpu]) -> Plan:
     allowed = near & set(scene.cpus)
     if allowed:
         return replace(made, cpus=tuple(sorted(allowed)))
-    names = f"{_topology.format_cpus(near)} near the GPU, {_topology.format_cpus(scene.cpus)} allowed"
-    return replace(made, notes=(*made.notes, f"no CPU near the GPU may be used ({names}), so CPUs stay as they are"))
+    names = f"{_topology.format_cpus(near) or 'none'} near the GPU, {_topology.format_cpus(scene.cpus)} allowed"
+    line = f"no CPU near the GPU may be used ({names}), so CPUs stay as they are"
+    return replace(made, obstacles=(*made.obstacles, line))
 
 
 def _memory(options: Options, scene: Scene, made: Plan, gpus: Sequence[Gpu]) -> Plan:
@@ -85,27 +104,37 @@ def _memory(options: Options, scene: Scene, made: Plan, gpus: Sequence[Gpu]) -> 
     wanted = sorted({gpu.place.node for gpu in gpus if gpu.place.node is not None})
     found = [_with_memory(scene, number) for number in wanted]
     usable = tuple(sorted({number for number in found if number is not None}))
-    notes = list(made.notes)
-    for number, other in zip(wanted, found):
-        if other != number:
-            instead = "it stays unbound" if other is None else f"node {other} stands in"
-            notes.append(f"node {number}: has no memory that this process may use, so {instead}")
+    lines = [_elsewhere(number, other) for number, other in zip(wanted, found) if other != number]
+    made = replace(made, obstacles=(*made.obstacles, *lines))
     if not usable or None in found:
-        return replace(made, notes=tuple(notes))
+        return made
     if scene.unbindable is not None:
-        return replace(made, notes=(*notes, f"memory is not bound: {scene.unbindable}"))
-    mode = "strict" if options.strict else "preferred" if len(usable) == 1 else "local"
-    return replace(made, nodes=usable, memory=mode, notes=tuple(notes))
+        line = f"memory is not bound: {scene.unbindable}"
+        return replace(made, obstacles=(*made.obstacles, line))
+    mode: Memory = "strict" if options.strict else "preferred" if len(usable) == 1 else "local"
+    return replace(made, nodes=usable, memory=mode, remarks=(*made.remarks, *_several(gpus, mode)))
+
+
+def _elsewhere(number: int, other: int | None) -> str:
+    instead = "memory is not bound" if other is None else f"node {other} stands in"
+    return f"node {number}: has no memory that this process may use, so {instead}"
+
+
+def _several(gpus: Sequence[Gpu], mode: Memory) -> tuple[str, ...]:
+    nodes = sorted({gpu.place.node for gpu in gpus if gpu.place.node is not None})
+    if len(nodes) < 2:
+        return ()
+    memory = "bound to these nodes" if mode == "strict" else "near the CPU that asks for it"
+    return (f"the GPUs are on nodes {_topology.format_cpus(nodes)}: the CPUs of all of them, and memory {memory}",)
 
 
 def _with_memory(scene: Scene, number: int) -> int | None:
     """Return the node itself or the nearest with CPUs and memory that we may use; GPU memory never stands in."""
     nodes = {node.number: node for node in scene.machine}
-    if _usable(scene, nodes[number]):
+    if number in nodes and _usable(scene, nodes[number]):
         return number
-    near = sorted(
-        (far, other) for other, far in nodes[number].distances if nodes[other].cpus and _usable(scene, nodes[other])
-    )
+    distances = nodes[number].distances if number in nodes else ()
+    near = sorted((far, other) for other, far in distances if nodes[other].cpus and _usable(scene, nodes[other]))
     return near[0][1] if near else None
 
 

@@ -1,86 +1,139 @@
 # Copyright: (c) 2026, the gpu_fleet.node contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Look at the host: GPUs from sysfs and /proc, their UUIDs, nodes, and what this process may use."""
+"""Look at the host: GPUs from sysfs and the driver's files, their nodes, and what this process may use."""
 
 from __future__ import annotations
 
-import ctypes
-import errno
+import importlib
+import json
 import os
-import platform
 import re
 import shutil
-import subprocess
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Optional
 
 from ansible_collections.gpu_fleet.node.plugins.module_utils import _topology
+from ansible_collections.gpu_fleet.node.plugins.module_utils._gpu import _policy
+from ansible_collections.gpu_fleet.node.plugins.module_utils._launcher._devices import LIST
 from ansible_collections.gpu_fleet.node.plugins.module_utils._launcher._model import Gpu, Scene
+from ansible_collections.gpu_fleet.node.plugins.module_utils._probe import _child
+from ansible_collections.gpu_fleet.node.plugins.module_utils._topology import Node
 
 PATIENCE = 5.0  # seconds for nvidia-smi, which hangs where the driver does
-SET_MEMPOLICY = {"x86_64": 238, "aarch64": 237, "ppc64le": 261}
-QUERY = ("--query-gpu=pci.bus_id,uuid", "--format=csv,noheader")
-MIG = re.compile(r"^(GPU|\s+MIG)\b.*\(UUID:\s*([^)\s]+)\)", re.MULTILINE)
+QUERY = ("--query-gpu=pci.bus_id,uuid", "--format=csv,noheader,nounits")
+# The reader of what the tool prints is taken only where the tool is asked: it would double the time to start.
+TABLES = "ansible_collections.gpu_fleet.node.plugins.module_utils._gpu._smi_tables"
+DRIVER = "/proc/driver/nvidia/gpus"
+INFORMATION = re.compile(r"^(GPU UUID|GPU Excluded|Device Minor):[ \t]*(.*?)[ \t]*$", re.MULTILINE)
+LISTED = re.compile(r"^(GPU|\s+MIG)\b.*\(UUID:\s*([^)\s]+)\)", re.MULTILINE)
+Named = list[tuple[str, Optional[str]]]  # address and UUID of each GPU
+Ask = Callable[..., Optional[str]]
 
 
-def look(environment: Mapping[str, str], root: str = "/") -> Scene:
-    """Return the scene; no question to the driver where sysfs and /proc have the answer."""
+def look(environment: Mapping[str, str], names: Sequence[str], root: str = "/") -> Scene:
+    """Return the scene; the tool is asked only what sysfs and the driver's files do not say."""
+    lines: list[str] = []
+    ask = _tool(lines)
     machine = _topology.nodes(root)
-    every = _topology.gpus(root)
-    devices = [one for one in every if one.vendor == _topology.NVIDIA] or list(every)
-    uuids = {one.address: _uuid(root, one.address) for one in devices}
-    notes: list[str] = []
-    nvidia = bool(devices) and devices[0].vendor == _topology.NVIDIA
-    if nvidia and None in uuids.values():
-        uuids.update(_ask_uuids(notes))
-    gpus = tuple(_gpu(machine, one, number, uuids.get(one.address)) for number, one in enumerate(devices))
-    return Scene(
-        gpus,
-        machine,
-        tuple(sorted(os.sched_getaffinity(0))),
-        allowed_memory(root) or tuple(node.number for node in machine),
-        environment,
-        _instances(environment, gpus) if nvidia else {},
-        unbindable(),
-        tuple(notes),
-    )
+    gpus = _place_unknown(machine, _gpus(root, machine, ask), ask)
+    memory = allowed_memory(root) or tuple(node.number for node in machine)
+    usable = [node.number for node in machine if node.memory != 0 and node.number in memory]
+    cpus = tuple(sorted(os.sched_getaffinity(0)))
+    instances = _instances(f"{environment.get(LIST, '')},{','.join(names)}", gpus, ask)
+    unbindable = _unbindable(usable) if gpus and len(machine) > 1 else None
+    return Scene(gpus, machine, cpus, memory, environment, instances, unbindable, tuple(lines))
 
 
-def _gpu(machine: Sequence[_topology.Node], device: _topology.Device, number: int, uuid: str | None) -> Gpu:
-    claims = [("sysfs", device.node), ("local_cpulist", _topology.single_node(machine, device.cpus))]
-    place = _topology.place(machine, claims)
-    return Gpu(number, device.address, uuid, place, device.cpus, device.vendor == _topology.NVIDIA)
+def _tool(lines: list[str]) -> Ask:
+    """Return a way to ask nvidia-smi: None where it is missing, fails or hangs, and it may hang only once."""
+    until = time.monotonic() + PATIENCE
+    path = shutil.which("nvidia-smi")
+
+    def ask(*words: str) -> str | None:
+        if path is None or lines:
+            return None
+        done = _child.command((path, *words), until)
+        if done.status == "timeout":
+            lines.append(f"nvidia-smi: gives no answer within {PATIENCE:.0f} s")
+        return done.output if done.code == 0 else None
+
+    return ask
 
 
-def _uuid(root: str, address: str) -> str | None:
+def _gpus(root: str, machine: Sequence[Node], ask: Ask) -> tuple[Gpu, ...]:
+    """Return the GPUs that this process may open."""
+    devices = {one.address: one for one in _topology.gpus(root) if one.vendor == _topology.NVIDIA}
+    named = _by_driver(root)
+    if named is None and devices:
+        named = _by_tool(ask) or [(address, None) for address in devices]
+    return tuple(_gpu(machine, number, *one, devices.get(one[0])) for number, one in enumerate(named or []))
+
+
+def _gpu(
+    machine: Sequence[Node], number: int, address: str, uuid: str | None, device: _topology.Device | None = None
+) -> Gpu:
+    cpus = device.cpus if device else ()
+    claims = [("sysfs", device.node if device else None), ("local_cpulist", _topology.single_node(machine, cpus))]
+    return Gpu(number, address, uuid, _topology.place(machine, claims), cpus)
+
+
+def _by_driver(root: str) -> Named | None:
+    """Return what the driver's files list and this process may open; None where there are none."""
+    folder = f"{root.rstrip('/')}{DRIVER}"
     try:
-        with open(f"{root.rstrip('/')}/proc/driver/nvidia/gpus/{address}/information", encoding="utf-8") as stream:
-            found = re.search(r"GPU UUID:\s*(GPU-[0-9a-fA-F-]+)", stream.read())
+        names = os.listdir(folder)
     except OSError:
         return None
-    return found[1] if found else None
+    found = []
+    for name in names:
+        address = _topology.bus_id(name)
+        told = dict(INFORMATION.findall(_text(f"{folder}/{name}/information")))
+        if address and told.get("GPU Excluded") != "Yes" and _may_open(root, told.get("Device Minor", "")):
+            uuid = told.get("GPU UUID", "?")
+            found.append((address, None if "?" in uuid else uuid))
+    return sorted(found)
 
 
-def _ask_uuids(notes: list[str]) -> dict[str, str]:
-    text = _nvidia_smi(QUERY)
-    if text is None:
-        notes.append("nvidia-smi: gives no answer, so UUIDs are not known")
-        return {}
-    rows = (line.split(",") for line in text.splitlines() if line.count(",") == 1)
-    return {str(_topology.bus_id(row[0])): row[1].strip() for row in rows if _topology.bus_id(row[0])}
+def _may_open(root: str, minor: str) -> bool:
+    """Tell whether the device file can be opened; asking does not wake the GPU, and a control group has its say."""
+    return not minor.isdigit() or os.access(f"{root.rstrip('/')}/dev/nvidia{minor}", os.R_OK | os.W_OK)
 
 
-def _instances(environment: Mapping[str, str], gpus: Sequence[Gpu]) -> dict[str, str]:
+def _by_tool(ask: Ask) -> Named:
+    text = ask(*QUERY)
+    rows = _tables().parse_query(text, ["uuid"]) if text else []
+    return [(address, figures["uuid"].value) for address, figures in rows if address and "uuid" in figures]
+
+
+def _place_unknown(machine: Sequence[Node], gpus: tuple[Gpu, ...], ask: Ask) -> tuple[Gpu, ...]:
+    """Let the driver say the node where sysfs does not; it knows its own GPUs by their index."""
+    if len(machine) < 2 or all(gpu.place.node is not None for gpu in gpus):
+        return gpus
+    text = ask("topo", "-m")
+    rows = _tables().parse_topology(text) if text else {}
+    return tuple(_place_by_tool(machine, gpu, rows.get(gpu.index)) for gpu in gpus)
+
+
+def _place_by_tool(machine: Sequence[Node], gpu: Gpu, row: Any) -> Gpu:
+    if gpu.place.node is not None or row is None or len(row.nodes) != 1:
+        return gpu
+    return replace(gpu, place=_topology.place(machine, [("nvidia-smi", row.nodes[0])]))
+
+
+def _tables() -> Any:
+    return importlib.import_module(TABLES)
+
+
+def _instances(spoken_of: str, gpus: Sequence[Gpu], ask: Ask) -> dict[str, str]:
     """Return the MIG instances with the addresses of their GPUs, asked for only where one is spoken of."""
-    if (
-        "mig-"
-        not in " ".join((environment.get("CUDA_VISIBLE_DEVICES", ""), environment.get("GPU_RUN_NAMES", ""))).lower()
-    ):
+    if "mig-" not in spoken_of.lower():
         return {}
     found, owner = {}, ""
     addresses = {gpu.uuid: gpu.address for gpu in gpus}
-    for kind, uuid in MIG.findall(_nvidia_smi(("-L",)) or ""):
+    for kind, uuid in LISTED.findall(ask("-L") or ""):
         if kind == "GPU":
             owner = uuid
         elif owner in addresses:
@@ -88,46 +141,28 @@ def _instances(environment: Mapping[str, str], gpus: Sequence[Gpu]) -> dict[str,
     return found
 
 
-def _nvidia_smi(words: Sequence[str]) -> str | None:
-    """Return what the tool prints; None where it is missing, fails or hangs (it is then left to itself)."""
-    tool = shutil.which("nvidia-smi")
-    if tool is None:
-        return None
-    try:
-        child = subprocess.Popen([tool, *words], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    except OSError:
-        return None
-    try:
-        text, _nothing = child.communicate(timeout=PATIENCE)
-    except subprocess.TimeoutExpired:
-        child.kill()
-        with suppress(subprocess.TimeoutExpired):  # one that hangs in the kernel is left to itself
-            child.communicate(timeout=1)
-        return None
-    return text if child.returncode == 0 else None
-
-
 def allowed_memory(root: str = "/") -> tuple[int, ...]:
     """Return the nodes whose memory this process may use."""
-    try:
-        with open(f"{root.rstrip('/')}/proc/self/status", encoding="utf-8") as stream:
-            found = re.search(r"^Mems_allowed_list:\s*(\S+)", stream.read(), re.MULTILINE)
-    except OSError:
-        return ()
+    found = re.search(r"^Mems_allowed_list:\s*(\S+)", _text(f"{root.rstrip('/')}/proc/self/status"), re.MULTILINE)
     return _topology.parse_cpus(found[1]) if found else ()
 
 
-def unbindable() -> str | None:
-    """Return why memory cannot be bound: no numactl, or a sandbox that refuses; tried in a child process."""
+def _unbindable(usable: Sequence[int]) -> str | None:
+    """Return why memory cannot be bound: numactl is tried, since it does not run the command where it is refused."""
     if shutil.which("numactl") is None:
         return "numactl not found"
-    number = SET_MEMPOLICY.get(platform.machine())
-    if number is None:
+    until = time.monotonic() + PATIENCE
+    tried = _child.command(("numactl", f"--preferred={usable[0] if usable else 0}", "--", "true"), until)
+    if tried.code == 0:
         return None
-    pid = os.fork()
-    if pid == 0:
-        library = ctypes.CDLL(None, use_errno=True)
-        failed = library.syscall(ctypes.c_long(number), ctypes.c_long(0), None, ctypes.c_long(0))
-        os._exit(min(ctypes.get_errno(), 125) if failed else 0)
-    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    return None if code == 0 else f"set_mempolicy is refused here ({errno.errorcode.get(code, code)})"
+    answer = _child.call(_policy.allowed, until)  # in a child: it would reset a policy that we were given
+    reason = json.loads(answer.output)[1] if answer.code == 0 else None
+    return str(reason or f"numactl: {(tried.errors.strip().splitlines() or ['no answer'])[-1]}")
+
+
+def _text(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as stream:
+            return stream.read()
+    except OSError:
+        return ""

@@ -8,86 +8,94 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from ansible_collections.gpu_fleet.node.plugins.module_utils._launcher._options import RefusalError
+from ansible_collections.gpu_fleet.node.plugins.module_utils._launcher._defaults import is_slice
+from ansible_collections.gpu_fleet.node.plugins.module_utils._launcher._model import RefusalError
+from ansible_collections.gpu_fleet.node.plugins.module_utils._probe import _child
 
-NAME = re.compile(r"[A-Za-z0-9:_.][A-Za-z0-9:_.-]*\.slice")
-PATIENCE = 30.0
+PATIENCE = 10.0
+TICK = 0.005
 MANAGER = ("org.freedesktop.systemd1", "/org/freedesktop/systemd1", "org.freedesktop.systemd1.Manager")
+# Control groups of those who give out GPUs and count memory: who leaves them escapes their limits.
+TAKEN = re.compile(r"/(?:slurm|kubepods|docker[-/]|libpod|crio-|cri-containerd|pbs|htcondor|lsf[-/]|flux[-/])[^/\n]*")
+ENTER, PID = "--enter=", "--pid="
 
 
-def enter(name: str, program: str) -> str | None:
+def enter(name: str, program: str, root: str = "/") -> str | None:
     """Enter the slice and return None, or return why that was not possible."""
-    if not NAME.fullmatch(name) or "--" in name:
-        raise RefusalError(f"--slice {name}: is not the name of a slice", 2)
-    if inside(name):
+    if not is_slice(name):
+        raise RefusalError(f"--slice {name}: is not the name of a slice, expected one like gpu-jobs.slice", 2)
+    if inside(name, root):
         return None
     if os.geteuid() == 0:
-        reason = adopt(name, os.getpid())
+        reason = adopt(name, os.getpid(), root)
     else:
-        reason = _run(["pkexec", "--disable-internal-agent", program, f"--enter={name}", f"--pid={os.getpid()}"])
-    return reason or (None if _wait(name) else "systemd has not moved this process")
+        # pkexec refuses to start with some values of the caller's variables, and none of them matters to it.
+        words = ["pkexec", "--disable-internal-agent", program, f"{ENTER}{name}", f"{PID}{os.getpid()}"]
+        reason = _run(words, {"PATH": os.environ.get("PATH", os.defpath)})
+    return reason or (None if _wait(name, root) else "systemd has not moved this process")
 
 
-def adopt(name: str, pid: int) -> str | None:
+def adopt(name: str, pid: int, root: str = "/") -> str | None:
     """Make a scope of one process in a slice; return why that failed."""
-    call = [
-        "busctl",
-        "--system",
-        "call",
-        *MANAGER,
-        "StartTransientUnit",
-        "ssa(sv)a(sa(sv))",
-        f"gpu-run-{pid}.scope",
-        "fail",
-    ]
-    words = ["3", "PIDs", "au", "1", str(pid), "Slice", "s", name, "CollectMode", "s", "inactive-or-failed", "0"]
-    return _run([*call, *words])
+    taken = TAKEN.search(_groups(root, pid))
+    if taken:
+        return f"the process is in the control group {taken[0][1:]} of a scheduler or container"
+    call = ("busctl", "--system", "call", *MANAGER, "StartTransientUnit", "ssa(sv)a(sa(sv))")
+    unit = (f"gpu-run-{pid}.scope", "fail", "3", "PIDs", "au", "1", str(pid), "Slice", "s", name)
+    return _run((*call, *unit, "CollectMode", "s", "inactive-or-failed", "0"))
 
 
-def enter_for_user(name: str, pid: int, allowed: str) -> str | None:
-    """Do it for the user who asked through polkit: the administrator's slice, and a process of that user, only."""
-    uid = os.environ.get("PKEXEC_UID", "")
-    if os.geteuid() != 0 or not uid.isdigit():
+def enter_for_user(words: Sequence[str], allowed: str, root: str = "/") -> None:
+    """Do it for the user who asked through pkexec: the administrator's slice, and a process of that user, only."""
+    uid, name = os.environ.get("PKEXEC_UID", ""), words[0][len(ENTER) :]
+    pid = words[1][len(PID) :] if len(words) == 2 and words[1].startswith(PID) else ""
+    if os.geteuid() != 0 or not uid.isdigit() or not pid.isdigit():
         raise RefusalError("--enter: is for pkexec, which gpu-run calls itself", 2)
-    if name != allowed:
-        raise RefusalError(f"--enter={name}: is not the slice of this host's jobs ({allowed or 'none is set'})", 2)
+    if not allowed or name != allowed:
+        raise RefusalError(f"{ENTER}{name}: is not the slice of this host's jobs ({allowed or 'none is set'})", 2)
     try:
-        owner = os.stat(f"/proc/{pid}").st_uid
+        owner = os.stat(f"{root.rstrip('/')}/proc/{pid}").st_uid
     except OSError:
         owner = -1
     if owner != int(uid):
-        raise RefusalError(f"--pid={pid}: is not a process of the user who asks", 2)
-    return adopt(name, pid)
+        raise RefusalError(f"{PID}{pid}: is not a process of the user who asks", 2)
+    reason = adopt(name, int(pid), root)
+    if reason is not None:
+        raise RefusalError(reason)
 
 
-def _run(words: Sequence[str]) -> str | None:
+def inside(name: str, root: str = "/") -> bool:
+    """Tell whether this process is in the slice already."""
+    return f"/{name}/" in _groups(root, "self")
+
+
+def _groups(root: str, pid: int | str) -> str:
+    try:
+        with open(f"{root.rstrip('/')}/proc/{pid}/cgroup", encoding="utf-8", errors="replace") as stream:
+            return stream.read()
+    except OSError:
+        return ""
+
+
+def _run(words: Sequence[str], environment: Mapping[str, str] | None = None) -> str | None:
+    """Run a command and return None, or the first line of why it failed."""
     if shutil.which(words[0]) is None:
         return f"{words[0]} not found"
-    try:
-        done = subprocess.run(list(words), capture_output=True, text=True, timeout=PATIENCE, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return f"{words[0]}: {error}"
-    lines = done.stderr.strip().splitlines() or ["no message"]
-    return None if done.returncode == 0 else lines[-1]
+    done = _child.command(words, time.monotonic() + PATIENCE, environment)
+    if done.status == "timeout":
+        return f"{words[0]}: gives no answer within {PATIENCE:.0f} s"
+    lines = [line for line in done.errors.splitlines() if line.strip()]
+    return None if done.code == 0 else f"{words[0]}: {lines[0].strip() if lines else f'exit status {done.code}'}"
 
 
-def inside(name: str) -> bool:
-    """Tell whether this process is in the slice already."""
-    try:
-        with open("/proc/self/cgroup", encoding="utf-8") as stream:
-            return f"/{name}/" in stream.read()
-    except OSError:
-        return False
-
-
-def _wait(name: str) -> bool:
-    deadline = time.monotonic() + PATIENCE
-    while not inside(name):
-        if time.monotonic() > deadline:
+def _wait(name: str, root: str) -> bool:
+    """Wait for systemd, which moves processes after it has answered."""
+    until = time.monotonic() + PATIENCE
+    while not inside(name, root):
+        if time.monotonic() > until:
             return False
-        time.sleep(0.01)
+        time.sleep(TICK)
     return True
