@@ -24,6 +24,7 @@ from ansible_collections.gpu_fleet.node.plugins.module_utils._launcher import (
     _main,
     _options,
     _plan,
+    _programs,
     _scene,
     _slice,
 )
@@ -35,7 +36,7 @@ SHEBANG = b"#!/usr/bin/python3 -IS\n"
 # Named one by one, since Ansible sends what is imported.
 SHARED: tuple[ModuleType, ...] = (_commands, _disk, _host, _model, _topology, _child, _process, _read)
 GPU: tuple[ModuleType, ...] = (_figures, _policy, _smi_tables)
-OWN: tuple[ModuleType, ...] = (_defaults, _devices, _main, _options, _plan, _scene, _slice, _values)
+OWN: tuple[ModuleType, ...] = (_defaults, _devices, _main, _options, _plan, _programs, _scene, _slice, _values)
 EPOCH = (1980, 1, 1, 0, 0, 0)
 # It also has to be understood by an older Python, which then looks for a newer one.
 START = """\

@@ -8,7 +8,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import shutil
 import signal
 import sys
 from collections.abc import Sequence
@@ -19,6 +18,7 @@ from ansible_collections.gpu_fleet.node.plugins.module_utils._launcher import (
     _defaults,
     _options,
     _plan,
+    _programs,
     _scene,
     _slice,
 )
@@ -102,10 +102,10 @@ def _enter(options: Options, name: str, root: str) -> tuple[str, ...]:
 
 def _program(word: str) -> str:
     """Return where the command lies, or refuse with the status that a shell has for it."""
-    found = shutil.which(word)
+    found = _programs.find(word)
     if found is not None:
         return found
-    if os.path.exists(word):
+    if _programs.exists(word):
         raise RefusalError(f"{word}: cannot be executed", NOT_EXECUTABLE)
     raise RefusalError(f"{word}: command not found", NOT_FOUND)
 
@@ -117,7 +117,7 @@ def _become(options: Options, made: Plan, environment: dict[str, str], program: 
         os.sched_setaffinity(0, made.cpus)
     if made.memory in MODES:
         bind = f"{MODES[made.memory]}={_topology.format_cpus(made.nodes)}"
-        program, words = str(shutil.which("numactl")), ["numactl", bind, "--", *words]
+        program, words = str(_programs.find("numactl")), ["numactl", bind, "--", *words]
     for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and that would be inherited
         signal.signal(ignored, signal.SIG_DFL)
     try:

@@ -9,7 +9,6 @@ import importlib
 import json
 import os
 import re
-import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -17,6 +16,7 @@ from typing import Any, Optional
 
 from ansible_collections.gpu_fleet.node.plugins.module_utils import _topology
 from ansible_collections.gpu_fleet.node.plugins.module_utils._gpu import _policy
+from ansible_collections.gpu_fleet.node.plugins.module_utils._launcher import _programs
 from ansible_collections.gpu_fleet.node.plugins.module_utils._launcher._devices import LIST
 from ansible_collections.gpu_fleet.node.plugins.module_utils._launcher._model import Gpu, Scene
 from ansible_collections.gpu_fleet.node.plugins.module_utils._probe import _child
@@ -50,7 +50,7 @@ def look(environment: Mapping[str, str], names: Sequence[str], root: str = "/") 
 def _tool(lines: list[str]) -> Ask:
     """Return a way to ask nvidia-smi: None where it is missing, fails or hangs, and it may hang only once."""
     until = time.monotonic() + PATIENCE
-    path = shutil.which("nvidia-smi")
+    path = _programs.find("nvidia-smi")
 
     def ask(*words: str) -> str | None:
         if path is None or lines:
@@ -149,7 +149,7 @@ def allowed_memory(root: str = "/") -> tuple[int, ...]:
 
 def _unbindable(usable: Sequence[int]) -> str | None:
     """Return why memory cannot be bound: numactl is tried, since it does not run the command where it is refused."""
-    if shutil.which("numactl") is None:
+    if _programs.find("numactl") is None:
         return "numactl not found"
     until = time.monotonic() + PATIENCE
     tried = _child.command(("numactl", f"--preferred={usable[0] if usable else 0}", "--", "true"), until)

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import time
 from collections.abc import Mapping, Sequence
 
+from ansible_collections.gpu_fleet.node.plugins.module_utils._launcher import _programs
 from ansible_collections.gpu_fleet.node.plugins.module_utils._launcher._defaults import is_slice
 from ansible_collections.gpu_fleet.node.plugins.module_utils._launcher._model import RefusalError
 from ansible_collections.gpu_fleet.node.plugins.module_utils._probe import _child
@@ -82,7 +82,7 @@ def _groups(root: str, pid: int | str) -> str:
 
 def _run(words: Sequence[str], environment: Mapping[str, str] | None = None) -> str | None:
     """Run a command and return None, or the first line of why it failed."""
-    if shutil.which(words[0]) is None:
+    if _programs.find(words[0]) is None:
         return f"{words[0]} not found"
     done = _child.command(words, time.monotonic() + PATIENCE, environment)
     if done.status == "timeout":

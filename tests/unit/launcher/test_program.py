@@ -109,7 +109,7 @@ def test_a_start_takes_few_modules(box: Box) -> None:
         [sys.executable, "-IS", "-c", code, box.program], capture_output=True, text=True, check=True
     ).stdout.split()
     names = {name.rpartition(".")[2] for name in done}
-    assert names & {"subprocess", "ctypes", "csv", "_smi_tables", "_host", "socket", "tempfile"} == set()
+    assert names & {"subprocess", "shutil", "ctypes", "csv", "_smi_tables", "_host", "socket", "tempfile"} == set()
     assert "_topology" in names
 
 
