@@ -19,6 +19,12 @@ options:
     description: A mapping from host to result; an empty result is a host that was not reached.
     type: dict
     required: true
+  facts:
+    description:
+      - A mapping from host to the facts C(gpu_fleet_gpu). Where a host has some, the table says how many GPUs are
+        visible of how many expected, and the state of the driver.
+    type: dict
+    default: {}
 """
 
 EXAMPLES = r"""
@@ -38,18 +44,33 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 HEADING = ("host", "changed", "pending", "conflicts", "drift", "verdict")
+GPUS = ("GPUs", "state")
 
 
-def fleet_table(results: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def fleet_table(
+    results: Mapping[str, Mapping[str, Any]], facts: Mapping[str, Mapping[str, Any]] | None = None
+) -> list[str]:
     """Return the lines of the table, in columns."""
     rows = [HEADING] + [(host, *_row(result or {})) for host, result in results.items()]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADING) - 1)]
+    if any((facts or {}).values()):
+        known = facts or {}
+        cells = [GPUS, *(_gpus(known.get(host) or {}) for host in results)]
+        rows = [(row[0], *cell, *row[1:]) for row, cell in zip(rows, cells)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
     return ["  ".join([*(cell.ljust(width) for cell, width in zip(row, widths)), row[-1]]) for row in rows]
 
 
 def _row(result: Mapping[str, Any]) -> tuple[str, ...]:
     figures = (_count(result.get(key)) for key in ("changes", "pending", "conflicts", "drift"))
     return (*figures, verdict(result))
+
+
+def _gpus(facts: Mapping[str, Any]) -> tuple[str, str]:
+    """Return how many GPUs are visible of how many expected, and the state of the driver."""
+    if not facts:
+        return "-", "-"
+    visible, expected = (facts.get(f"{name}_count") for name in ("visible", "expected"))
+    return f"{'?' if visible is None else visible} of {'?' if expected is None else expected}", str(facts.get("state"))
 
 
 def _count(rows: Sequence[Any] | None) -> str:

@@ -7,9 +7,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ansible.errors import AnsibleError
+from ansible.errors import AnsibleError, AnsibleFilterError
 from ansible.parsing.dataloader import DataLoader
 from ansible_collections.gpu_fleet.node.plugins.filter.fleet_table import fleet_table
+from ansible_collections.gpu_fleet.node.plugins.filter.host_advice import host_advice
+from ansible_collections.gpu_fleet.node.plugins.filter.launcher_rule import launcher_rule
+from ansible_collections.gpu_fleet.node.plugins.filter.unit_properties import unit_properties
 from ansible_collections.gpu_fleet.node.plugins.lookup.fleet_hosts import LookupModule
 
 FLEET = {
@@ -114,3 +117,68 @@ def test_the_table(result: dict[str, Any], cells: list[str]) -> None:
     assert heading.split() == ["host", "changed", "pending", "conflicts", "drift", "verdict"]
     assert line.split(None, 5) == ["node-with-a-name", *cells]
     assert [line.index(cell) for cell in cells[-1:]] == [heading.index("verdict")]
+
+
+def test_the_table_with_gpus() -> None:
+    facts = {
+        "a": {"visible_count": 7, "expected_count": 8, "state": "ok"},
+        "b": {"visible_count": None, "expected_count": 8, "state": "timeout"},
+    }
+    lines = fleet_table({"a": {"changes": []}, "b": {}, "c": {}}, facts)
+    assert [line.split()[:5] for line in lines[:3]] == [
+        ["host", "GPUs", "state", "changed", "pending"],
+        ["a", "7", "of", "8", "ok"],
+        ["b", "?", "of", "8", "timeout"],
+    ]
+    assert lines[3].split()[:3] == ["c", "-", "-"] and "GPUs" not in fleet_table({"a": {}}, {"a": {}})[0]
+
+
+HEALTHY = {
+    "state": "ok",
+    "as_expected": True,
+    "gpus": [{"memory": {"unified": False}}],
+    "numa": {"cpu_nodes": 2, "numactl": "/bin/numactl"},
+}
+
+
+@pytest.mark.parametrize(
+    ("gpu", "allocator", "mode", "said"),
+    [
+        (HEALTHY, {}, "always", []),
+        ({}, {}, "always", []),
+        ({**HEALTHY, "state": "version_mismatch", "action": "reboot"}, {}, "", ["version_mismatch; reboot"]),
+        ({**HEALTHY, "as_expected": False, "visible_count": 7, "expected_count": 8}, {}, "", ["7 are visible and 8"]),
+        ({**HEALTHY, "gpus": [{"memory": {"unified": True}}]}, {}, "", ["gpu.slice: the GPU shares"]),
+        ({**HEALTHY, "numa": {"cpu_nodes": 2, "numactl": None}}, {}, "", ["numactl: is missing"]),
+        ({**HEALTHY, "numa": {"cpu_nodes": 1, "numactl": None}}, {}, "", []),
+        (HEALTHY, {"host": {"page_size": {"bytes": 65536}, "thp": {"huge_page": 2**29}}}, "always", ["are 512 MiB"]),
+        (HEALTHY, {"host": {"page_size": {"bytes": 65536}, "thp": {"huge_page": 2**29}}}, "madvise", []),
+        (HEALTHY, {"host": {"page_size": {"bytes": 4096}, "thp": {"huge_page": 2**21}}}, "always", []),
+        (
+            HEALTHY,
+            {"advisories": [{"subject": "torch", "problem": "leaks", "action": "update"}]},
+            "",
+            ["leaks; update"],
+        ),
+    ],
+)
+def test_advice(gpu: dict[str, Any], allocator: dict[str, Any], mode: str, said: list[str]) -> None:
+    found = host_advice(gpu, allocator, mode, ["gpu.slice"])
+    assert len(found) == len(said) and all(part in text for part, text in zip(said, found)), found
+
+
+def test_a_rule_allows_one_command_of_one_group() -> None:
+    text = launcher_rule("ml", "/usr/local/bin/gpu-run", "gpu-jobs.slice")
+    assert '"/usr/local/bin/gpu-run" + " --enter=" + "gpu-jobs.slice"' in text and 'isInGroup("ml")' in text
+    for group, name in (('m"l', "gpu.slice"), ("ml", ""), ("ml", "gpu.service")):
+        with pytest.raises(AnsibleFilterError):
+            launcher_rule(group, "/usr/local/bin/gpu-run", name)
+
+
+@pytest.mark.parametrize(
+    ("definition", "said"),
+    [({"memory_max": "1G"}, "has no name"), ({"name": "a.slice", "memry_max": 1}, "'memry_max'")],
+)
+def test_a_definition_that_cannot_be_meant_is_one_sentence(definition: dict[str, Any], said: str) -> None:
+    with pytest.raises(AnsibleFilterError, match=said):
+        unit_properties([definition])

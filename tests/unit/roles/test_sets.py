@@ -85,6 +85,20 @@ CASES: dict[str, tuple[dict[str, Any], list[tuple[str, str, str, str | None]]]] 
         },
         DEFAULTS,
     ),
+    "the launcher with defaults and a rule": (
+        {
+            "tune_numa_environment": {"NCCL_DEBUG": "WARN"},
+            "tune_numa_slice": "gpu-jobs.slice",
+            "tune_numa_polkit_group": "ml",
+            "expected_files": [
+                "/usr/local/bin/gpu-run",
+                "/etc/gpu-fleet/gpu-run.json",
+                "/etc/polkit-1/rules.d/50-gpu-fleet-tune_numa.rules",
+            ],
+        },
+        DEFAULTS,
+    ),
+    "no launcher": ({"tune_numa_launcher_path": "", "expected_files": []}, DEFAULTS),
     "never brings shared memory along": (
         {"tune_thp_enabled": "never", "tune_thp_defrag": ""},
         [
@@ -147,9 +161,10 @@ def test_what_the_roles_declare(case: str, tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    thp, sysctl, limits, slices = json.loads(answer.read_text())
-    names = ["tune_thp", "tune_sysctl", "tune_limits", "tune_slices"]
-    assert [one["name"] for one in (thp, sysctl, limits, slices)] == names
+    sets = json.loads(answer.read_text())
+    assert [one["name"] for one in sets] == ["tune_thp", "tune_sysctl", "tune_limits", "tune_slices", "tune_numa"]
+    thp, sysctl, limits, slices, numa = sets
+    assert [one["path"] for one in numa["files"]] == variables.get("expected_files", ["/usr/local/bin/gpu-run"])
     rows = [("sysfs", one["path"], str(one["value"]), one.get("when_missing")) for one in thp["sysfs"]]
     rows += [("sysctl", one["key"], str(one["value"]), _rule(one)) for one in sysctl["sysctl"]]
     assert sorted(rows, key=str) == sorted(expected, key=str)
