@@ -81,3 +81,14 @@ def test_plan(tmp_path: Path, case: dict[str, Any], monkeypatch: pytest.MonkeyPa
 def test_the_plan_of_this_machine() -> None:
     found = _scene.look({"CUDA_VISIBLE_DEVICES": ""}, ())
     assert _plan.plan(_options.Options(("job",)), Defaults(), found).cpus == ()
+
+
+def test_what_a_driver_really_writes(tmp_path: Path) -> None:
+    build(tmp_path, {"nodes": {0: {"cpus": "0-7"}}, "gpus": [{"node": 0}]})
+    recorded = Path(__file__).parents[1] / "data" / "recordings" / "h200-580.159.04" / "proc-driver-gpu-information.txt"
+    information = tmp_path / "proc/driver/nvidia/gpus/0000:00:00.0/information"
+    information.write_text(recorded.read_text())
+    told = dict(line.split(":", 1) for line in recorded.read_text().splitlines() if ":" in line)
+    assert [gpu.uuid for gpu in _scene.look({}, (), str(tmp_path)).gpus] == [told["GPU UUID"].strip()]
+    (tmp_path / "dev" / f"nvidia{told['Device Minor'].strip()}").unlink()
+    assert _scene.look({}, (), str(tmp_path)).gpus == ()
