@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -161,6 +162,19 @@ def test_signals_reach_the_command(box: Box, number: int) -> None:
     child.stdout.close()
 
 
+def test_an_interrupt_while_it_looks_ends_it_without_a_word(box: Box) -> None:
+    """A shell tells from the signal that a loop around the command is to end too."""
+    build(box.folder / "bare", {"driver": False, "nodes": {0: {"cpus": "0"}}, "gpus": [{"node": 0}]})
+    stand_in(box.folder / "tools", "nvidia-smi", f"echo >{box.folder}/asked; exec sleep 3")
+    words = [sys.executable, "-IS", "-c", ELSEWHERE, box.program, str(box.folder / "bare"), "--", "true"]
+    child = subprocess.Popen(words, env={"PATH": box.path}, stderr=subprocess.PIPE)
+    until = time.monotonic() + 10
+    while not (box.folder / "asked").exists() and time.monotonic() < until:
+        time.sleep(0.01)
+    child.send_signal(signal.SIGINT)
+    assert child.communicate(timeout=10) == (None, b"") and child.returncode == -signal.SIGINT
+
+
 def test_a_script_without_its_first_line_runs_as_in_a_shell(box: Box) -> None:
     script = box.folder / "job"
     script.write_text('echo "ran with $1"\n')
@@ -180,6 +194,7 @@ def test_a_script_without_its_first_line_runs_as_in_a_shell(box: Box) -> None:
         (["--"], 2, "no command is given"),
         (["--gpus", "0", "--", "sh"], 2, "usage"),
         (["--gpu", "--", "sh"], 2, "usage"),
+        (["--gpu", ",", "--", "sh"], 2, "--gpu: names no GPU"),
         (["--gpu", "0", "--", "sh"], 2, "--gpu 0: is not among the GPUs that this process was given: none"),
         (["--slice", "a b", "--", "sh"], 2, "is not the name of a slice"),
         (["--slice", "a--b.slice", "--", "sh"], 2, "is not the name of a slice"),

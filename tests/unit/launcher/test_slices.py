@@ -64,6 +64,7 @@ def test_root_makes_a_scope_of_the_process_itself(
 
 def test_a_user_asks_pkexec_for_that_one_command(tmp_path: Path, tools: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setenv("SHELL", "/odd/shell")  # pkexec refuses one that is not in /etc/shells
     place = root(tmp_path)
     manager(tools)
     assert _slice.enter("gpu-jobs.slice", "/usr/local/bin/gpu-run", place) is None
@@ -74,6 +75,7 @@ def test_a_user_asks_pkexec_for_that_one_command(tmp_path: Path, tools: Path, mo
         "--enter=gpu-jobs.slice",
         f"--pid={os.getpid()}",
     ]
+    assert "/odd/shell" not in (tools / "env").read_text()
 
 
 def test_one_who_is_inside_stays(tmp_path: Path, tools: Path) -> None:
