@@ -37,9 +37,8 @@ def root(folder: Path, groups: str = V2) -> str:
 
 def manager(tools: Path, groups: str = V2) -> None:
     """Stand in for busctl and pkexec: note the words, and move the process."""
-    script = (
-        f'printf "%s\\n" "$@" >{tools}/said\nprintf "%s\\n" "{INSIDE[groups]}" >{tools.parent}/root/proc/self/cgroup'
-    )
+    groups_file = tools.parent / "root/proc/self/cgroup"
+    script = f'env >{tools}/env\nprintf "%s\\n" "$@" >{tools}/said\nprintf "%s\\n" "{INSIDE[groups]}" >{groups_file}'
     for name in ("busctl", "pkexec"):
         stand_in(tools, name, script)
 
