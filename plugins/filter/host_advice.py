@@ -13,7 +13,7 @@ author: the gpu_fleet.node contributors (@gpu-fleet)
 description:
   - Takes the facts of M(gpu_fleet.node.gpu_facts) and M(gpu_fleet.node.allocator_facts) and returns one sentence for
     each thing that an operator should know before the settings are made true.
-  - These are the state of the driver, GPUs that are missing, huge pages on a kernel with large pages, memory limits that
+  - These are the state of the driver, GPUs that are missing, huge pages on a kernel with large pages, limits that
     do not see the memory of the GPU, NUMA nodes without a way to bind memory, and the advisories.
 options:
   _input:

@@ -33,6 +33,7 @@ class Machine:
     memory: int = 1024
     cgroup: str = "v2"
     append: str = ""
+    memoryless: int = 0  # more nodes, with CPUs and without memory
 
 
 def free_port() -> int:
@@ -49,15 +50,19 @@ def numa(machine: Machine) -> list[str]:
         first = node * machine.cpus
         words += ["-object", f"memory-backend-ram,id=m{node},size={machine.memory}M"]
         words += ["-numa", f"node,nodeid={node},cpus={first}-{first + machine.cpus - 1},memdev=m{node}"]
+    for node in range(machine.nodes, machine.nodes + machine.memoryless):
+        first = node * machine.cpus
+        words += ["-numa", f"node,nodeid={node},cpus={first}-{first + machine.cpus - 1}"]
     return words
 
 
 def command(machine: Machine, files: Path, run: Path, port: int) -> list[str]:
     """Compose the QEMU command, of a machine that ends when its guest reboots."""
+    sockets = machine.nodes + machine.memoryless
     line = " ".join(f"{KERNEL_LINE} {CGROUP_WORDS[machine.cgroup]} {machine.append}".split())
     return [
         "qemu-system-x86_64", "-name", machine.name, "-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", "max",
-        "-smp", f"{machine.nodes * machine.cpus},sockets={machine.nodes},cores={machine.cpus}",
+        "-smp", f"{sockets * machine.cpus},sockets={sockets},cores={machine.cpus}",
         "-m", f"{machine.nodes * machine.memory}M", *numa(machine), "-no-reboot",
         "-kernel", str(files / "vmlinuz"), "-initrd", str(files / "initrd.img"), "-append", line,
         "-drive", f"file={run / 'disk.img'},format=raw,if=virtio,cache=unsafe",
@@ -118,6 +123,7 @@ def arguments() -> argparse.Namespace:
     start.add_argument("--cpus", type=int, default=Machine.cpus, help="CPUs of each node")
     start.add_argument("--memory", type=int, default=Machine.memory, help="MiB of each node")
     start.add_argument("--cgroup", choices=sorted(CGROUP_WORDS), default=Machine.cgroup)
+    start.add_argument("--memoryless", type=int, default=0, help="more nodes, without memory")
     start.add_argument("--append", default="", help="more words for the kernel line")
     ready = verbs.add_parser("wait", help="wait until a machine has booted")
     ready.add_argument("--limit", type=float, default=600, help="seconds")

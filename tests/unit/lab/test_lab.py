@@ -35,6 +35,12 @@ def test_two_nodes_share_the_processors_and_the_memory() -> None:
     assert line.count("memory-backend-ram") == 2
 
 
+def test_a_node_without_memory_has_cpus_of_its_own() -> None:
+    line = words(nodes=2, cpus=1, memoryless=1)
+    assert "-smp 3,sockets=3,cores=1 -m 2048M" in line and line.count("memory-backend-ram") == 2
+    assert line.rstrip().count("-numa node,nodeid=2,cpus=2-2") == 1 and "memdev=m2" not in line
+
+
 def test_image_stays_clean_and_only_this_machine_reaches_the_port() -> None:
     assert "file=/run/disk.img" in words()
     assert "hostfwd=tcp:127.0.0.1:2222-:22" in words()
