@@ -20,6 +20,7 @@ TICK = 0.005
 MANAGER = ("org.freedesktop.systemd1", "/org/freedesktop/systemd1", "org.freedesktop.systemd1.Manager")
 # Control groups of those who give out GPUs and count memory: who leaves them escapes their limits.
 TAKEN = re.compile(r"/(?:slurm|kubepods|docker[-/]|libpod|crio-|cri-containerd|pbs|htcondor|lsf[-/]|flux[-/])[^/\n]*")
+INIT = "/init.scope"  # where systemd puts itself, below its root
 ENTER, PID = "--enter=", "--pid="
 
 
@@ -40,7 +41,7 @@ def enter(name: str, program: str, root: str = "/") -> str | None:
 
 def adopt(name: str, pid: int, root: str = "/") -> str | None:
     """Make a scope of one process in a slice; return why that failed."""
-    taken = TAKEN.search(_groups(root, pid))
+    taken = TAKEN.search(_below(_groups(root, pid), _groups(root, 1)))
     if taken:
         return f"the process is in the control group {taken[0][1:]} of a scheduler or container"
     call = ("busctl", "--system", "call", *MANAGER, "StartTransientUnit", "ssa(sv)a(sa(sv))")
@@ -70,6 +71,20 @@ def enter_for_user(words: Sequence[str], allowed: str, root: str = "/") -> None:
 def inside(name: str, root: str = "/") -> bool:
     """Tell whether this process is in the slice already."""
     return f"/{name}/" in _groups(root, "self")
+
+
+def _below(groups: str, manager: str) -> str:
+    """Return the control groups as the manager names them: one that runs in a container has its own root there."""
+    tops = {
+        tuple(line.split(":", 2)[:2]): line.split(":", 2)[2] for line in manager.splitlines() if line.count(":") > 1
+    }
+    found = []
+    for line in groups.splitlines():
+        *hierarchy, path = line.split(":", 2)
+        top = tops.get(tuple(hierarchy), "/")
+        top = top[: -len(INIT)] if top.endswith(INIT) else top.rstrip("/")
+        found.append(path[len(top) :] if f"{path}/".startswith(f"{top}/") else path)
+    return "\n".join(found)
 
 
 def _groups(root: str, pid: int | str) -> str:

@@ -119,6 +119,7 @@ def test_systemd_that_promises_and_does_not_move(tmp_path: Path, tools: Path, mo
         "0::/kubepods.slice/kubepods-burstable.slice/cri-containerd-0a1b.scope",
         "0::/system.slice/docker-0a1b.scope",
         "4:memory:/docker/0a1b",
+        "0::/system.slice/dbus-:1.2.service/slurmstepd.scope",
         "0::/machine.slice/libpod-0a1b.scope/container",
     ],
 )
@@ -127,8 +128,35 @@ def test_nobody_leaves_the_control_group_of_a_scheduler(
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     stand_in(tools, "busctl", f"touch {tools}/asked")
-    reason = _slice.enter("gpu-jobs.slice", "x", root(tmp_path, groups))
+    place = root(tmp_path, groups)
+    put(tmp_path / "root", {"proc/1/cgroup": "9:memory:/\n4:memory:/\n1:name=systemd:/init.scope\n0::/init.scope"})
+    reason = _slice.enter("gpu-jobs.slice", "x", place)
     assert reason is not None and "of a scheduler or container" in reason and not (tools / "asked").exists()
+
+
+@pytest.mark.parametrize(
+    ("manager_is", "groups"),
+    [
+        (
+            "0::/machine.slice/libpod-0a1b.scope/container/init.scope",
+            "0::/machine.slice/libpod-0a1b.scope/container/user.slice",
+        ),
+        (
+            "4:memory:/libpod_parent/libpod-0a1b\n1:name=systemd:/libpod_parent/libpod-0a1b/init.scope",
+            "4:memory:/libpod_parent/libpod-0a1b/user.slice\n1:name=systemd:/libpod_parent/libpod-0a1b/user.slice/x.scope",
+        ),
+    ],
+)
+def test_a_container_with_a_systemd_of_its_own_has_slices_of_its_own(
+    tmp_path: Path, tools: Path, monkeypatch: pytest.MonkeyPatch, manager_is: str, groups: str
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    place = root(tmp_path, groups)
+    put(tmp_path / "root", {"proc/1/cgroup": manager_is})
+    manager(tools)
+    assert _slice.enter("gpu-jobs.slice", "x", place) is None
+    inner = "\n".join(f"{line}/docker-0a1b.scope" for line in groups.splitlines())
+    assert "of a scheduler or container" in str(_slice.enter("gpu-jobs.slice", "x", root(tmp_path, inner)))
 
 
 # -- what runs as root for a user --------------------------------------------------------------------------------------
