@@ -172,8 +172,8 @@ options:
             required: true
           restart:
             description:
-              - Restart the service where its process still runs with another value. Without it the setting is in
-                RV(pending) until somebody does.
+              - Restart the service where its process still runs with another value. Without it the setting is
+                pending until somebody does.
             type: bool
             default: false
       files:

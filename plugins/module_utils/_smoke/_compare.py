@@ -12,6 +12,7 @@ from typing import Any
 WORSE_WHEN_LOWER = ("GB/s", "GB/s bus")
 WORSE_WHEN_HIGHER = ("s", "s/GiB")
 MEDIAN_OF = 3
+PLUMBING = ".gloo."  # two processes on whichever CPUs are free: it works or not, and its rate says nothing of the host
 LIKE_HOSTS = 5  # fewer have no median worth the name
 SPREADS = 3.5  # how many robust spreads off is an outlier
 LEAST = 0.03  # and at least this share of the median, so that a very even fleet has no outliers by rounding
@@ -51,8 +52,12 @@ def previous(now: Figures, before: Figures, drop: float) -> list[dict[str, Any]]
 
 
 def _compared(figure: Mapping[str, Any]) -> bool:
-    """Tell whether a figure has a better side, and is a median of several samples and not a single one."""
-    return figure["samples"] >= MEDIAN_OF and figure["unit"] in (*WORSE_WHEN_LOWER, *WORSE_WHEN_HIGHER)
+    """Tell whether a figure has a better side, is a median of several samples, and says something of the host."""
+    return (
+        PLUMBING not in figure["name"]
+        and figure["samples"] >= MEDIAN_OF
+        and figure["unit"] in (*WORSE_WHEN_LOWER, *WORSE_WHEN_HIGHER)
+    )
 
 
 def fleet(hosts: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -284,6 +284,8 @@ def test_huge_pages_against_their_promise(
 def test_the_run_before_is_compared_beyond_drop_and_noise() -> None:
     before = [figure("a", 50.0), figure("b", 50.0, spread=5.0), figure("c", 1.0, "s"), figure("d", 5, "bytes")]
     now = [figure("a", 40.0), figure("b", 40.0), figure("c", 1.05, "s"), figure("d", 9, "bytes"), figure("new", 1.0)]
+    before.append(figure("collectives.gloo.all_reduce", 1.0))
+    now.append(figure("collectives.gloo.all_reduce", 0.1))
     found = {one["name"]: (one["change_percent"], one["worse"]) for one in _compare.previous(now, before, 10.0)}
     assert found == {"a": (-20.0, True), "b": (-20.0, False), "c": (5.0, False)}
 
