@@ -13,7 +13,10 @@ import yaml
 ROLES_FOLDER = Path(__file__).resolve().parents[2] / "roles"
 ROLES = sorted(path.name for path in ROLES_FOLDER.iterdir() if path.is_dir())
 TUNING = ("main", "declare", "audit", "rollback")
-OTHERS = {"validate_memory": ("main", "probe", "judge")}  # roles that tune nothing
+OTHERS = {
+    "validate_memory": ("main", "probe", "judge"),  # it tunes nothing
+    "tune_slices": (*TUNING, "prove"),
+}
 
 
 def _entry_points(role: str) -> tuple[str, ...]:
