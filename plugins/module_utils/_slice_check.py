@@ -78,8 +78,10 @@ def _rows(
 ) -> list[Row]:
     """Judge the end of the hog, what the kernel says of it, and the neighbour."""
     (told, began), ((pid, old), (still, new)) = hog, neighbour
-    result = "oom-kill" if "oom-kill" in told else (told.strip().splitlines() or ["no message"])[-1]
-    rows = [row("hog", result == "oom-kill", result, "oom-kill", f"systemd's word on a process below {name}")]
+    # With version 1 systemd does not hear of the kernel's reason, and sees a process that was killed.
+    wanted, sign = ("killed", "KILL") if _cgroup.version(host) == 1 else ("oom-kill", "oom-kill")
+    result = wanted if sign in told else (told.strip().splitlines() or ["no message"])[-1]
+    rows = [row("hog", result == wanted, result, wanted, f"systemd's word on a process below {name}")]
     if old is not None and new is not None:
         rows.append(row("counted", new - old == 1, new - old, 1, f"oom_kill of memory.events of {name}"))
     records, reason = _kernel_log.read(host)
@@ -87,6 +89,8 @@ def _rows(
         since = [one for one in _oom.kills(records) if one["when"] is not None and one["when"] >= began - 2]
         inside = [one for one in since if f"{_cgroup.path(name)}/" in str(one["task_group"] or one["limit_group"])]
         rows.append(row("kernel_log", len(inside) == 1 and len(since) == 1, len(since), 1, "kills in the kernel log"))
+    elif old is None:
+        rows.append({**row("kernel_log", False, None, 1, reason), "status": "unknown"})
     rows.append(row("neighbour", pid == still != "0", still, pid, f"process of another service in {name}"))
     return [{**one, "name": f"{name}.{one['name']}"} for one in rows]
 

@@ -49,7 +49,9 @@ EXAMPLES = r"""
 
 RETURN = r"""
 verdict:
-  description: V(pass) where every check passed, V(fail) where one did not, V(unknown) in check mode.
+  description:
+    - V(pass) where every check passed, V(fail) where one did not, V(unknown) where one could not be judged, and in check
+      mode.
   returned: success
   type: str
 checks:
@@ -65,7 +67,7 @@ checks:
       type: str
       returned: always
     status:
-      description: V(pass) or V(fail).
+      description: V(pass), V(fail), or V(unknown) where nothing that the kernel says can be read.
       type: str
       returned: always
     observed:
@@ -110,7 +112,8 @@ def main() -> None:
         ]
     except TuningError as error:
         module.fail_json(msg=str(error))
-    verdict = "pass" if checks and all(row["status"] == "pass" for row in checks) else "fail"
+    found = {row["status"] for row in checks}
+    verdict = "fail" if "fail" in found else "unknown" if "unknown" in found or not found else "pass"
     module.exit_json(changed=False, verdict=verdict, checks=checks)
 
 

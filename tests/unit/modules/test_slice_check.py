@@ -62,6 +62,18 @@ def test_only_the_hog_may_die(
     assert systemd.calls[-1].startswith("systemctl stop gpu-fleet-neighbour"), "the neighbour does not stay"
 
 
+@pytest.mark.parametrize(
+    ("told", "statuses"), [("code=killed/status=KILL", ["pass", "unknown", "pass"]), ("", ["fail", "unknown", "pass"])]
+)
+def test_version_1_without_the_kernel_log_is_no_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: str, statuses: list[str]
+) -> None:
+    monkeypatch.setattr(_kernel_log, "read", lambda _host: ([], "not here"))
+    tree = {"/sys/fs/cgroup/cgroup.controllers": "", "/sys/fs/cgroup/memory/tasks": ""}
+    rows = _slice_check.check(build(tmp_path, tree), "gpu.slice", 64, Systemd(tmp_path / "x", told, 0, ["7", "7"]))
+    assert [row["status"] for row in rows] == statuses
+
+
 @pytest.mark.parametrize("name", ["user-.slice", "ssh.service", "gpu"])
 def test_what_is_no_slice_is_one_sentence(host: Box, name: str) -> None:
     with pytest.raises(TuningError, match="is not the name of one slice"):
