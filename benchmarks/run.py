@@ -31,6 +31,9 @@ PLAYBOOKS = {"product": ROOT / "tune-gpu-nodes.yml", "peer": HERE / "peer.yml", 
 REMOTE = re.compile(r"^<\S+> (?:SSH: EXEC|PUT) ", re.MULTILINE)
 RATIOS = (("peer first", "product first"), ("peer second", "product second"), ("product second", "ping"))
 
+LIMIT = ("domain", "type", "item", "value")
+SHOWN = {"MemoryMax": "memory_max", "MemoryHigh": "memory_high", "TasksMax": "tasks_max"}
+
 Values = dict[str, str]
 
 
@@ -47,6 +50,14 @@ class Cost:
         return statistics.median(self.wall), statistics.median(self.cpu), self.remote
 
 
+def form(value: object) -> str:
+    """Return a size or a number as systemctl shows it, rounded down to 64 KiB as the product does."""
+    found = re.fullmatch(r"(\d+)([MG]?)", str(value))
+    if found is None or not found[2]:
+        return str(value)
+    return str(int(found[1]) * {"M": 2**20, "G": 2**30}[found[2]] // 65536 * 65536)
+
+
 class Bench:
     """One host with the settings wanted on it, and Ansible in an environment of its own."""
 
@@ -59,6 +70,8 @@ class Bench:
         self.original = self.read([*self.paths, *THP.values()])
         for name, path in THP.items():
             self.paths[path] = settings.setdefault(name, self.original[path])
+        self.limits = [" ".join(row[key] for key in LIMIT) for row in settings["tune_limits_entries"]]
+        self.slices = {row["name"]: row for row in settings["tune_slices_definitions"]}
         self.wanted = {path: " ".join(str(value).split()) for path, value in self.paths.items()}
         self.extra = ["-e", json.dumps({**settings, "bench_original": self.original})]
 
@@ -91,6 +104,15 @@ class Bench:
         actual = self.read(list(self.wanted))
         if actual != self.wanted:
             raise SystemExit(f"{name}: {actual} was read, {self.wanted} was wanted")
+        launcher = "/usr/local/bin/gpu-run" if name == "product" else "/usr/local/bin/gpu-numactl"
+        script = [f"test -x {launcher}", "cat /etc/security/limits.d/*gpu*.conf"]
+        script += [f"systemctl show {one} -p {','.join(SHOWN)}" for one in self.slices]
+        told = self.ansible("ansible", "gpu_nodes", "-b", "-m", "shell", "-a", " && ".join(script))
+        lines = {" ".join(line.split()) for line in told.splitlines()}
+        shown = [f"{name}={form(row[key])}" for row in self.slices.values() for name, key in SHOWN.items()]
+        missing = [line for line in (*self.limits, *shown) if line not in lines]
+        if missing:
+            raise SystemExit(f"{name}: {missing} was wanted, and this was read: {told}")
 
     def read(self, paths: list[str]) -> Values:
         """Ask the host itself for values."""
@@ -178,7 +200,9 @@ def main() -> None:
         bench = Bench(inventory, json.loads(settings.read_text(encoding="utf-8")))
         costs = rounds(bench, given.rounds)
     changed = sum(bench.original[path] != value for path, value in bench.wanted.items())
-    print(f"{len(bench.wanted)} settings, {changed} of them other than before; every one read back after every run")
+    more = f"{len(bench.limits)} limits, {len(bench.slices)} slices and a launcher"
+    print(f"{len(bench.wanted)} kernel settings, {changed} of them other than before, {more}")
+    print("every one read back after every run")
     print(f"medians of {given.rounds} rounds; ratios are those of wall time, controller CPU and remote runs")
     print("\n".join(report(costs)))
 

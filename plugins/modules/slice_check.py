@@ -50,8 +50,8 @@ EXAMPLES = r"""
 RETURN = r"""
 verdict:
   description:
-    - V(pass) where every check passed, V(fail) where one did not, V(unknown) where one could not be judged, and in check
-      mode.
+    - V(pass) where every check passed, V(fail) where one did not, V(unknown) where one could not be judged.
+    - It is V(unknown) in check mode.
   returned: success
   type: str
 checks:
