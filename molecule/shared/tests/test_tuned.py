@@ -84,6 +84,13 @@ def test_a_service_runs_with_its_limits(host: Host, variables: dict[str, Any]) -
             assert [" ".join(line[len(row) :].split()) for line in lines if line.startswith(row)] == [value]
 
 
+def test_one_reload_for_all_units(host: Host, variables: dict[str, Any]) -> None:
+    """F16: the first run reloads once where something needs it, and the second run not at all."""
+    if "lab_reloads" in variables:
+        lines = host.check_output("journalctl --boot --output=cat _PID=1").splitlines()
+        assert sum(line.startswith("Reloading") for line in lines) == variables["lab_reloads"]
+
+
 def test_only_the_hog_dies(host: Host, variables: dict[str, Any]) -> None:
     """A job that takes more than its slice may have is killed in it; its neighbour and sshd live on."""
     name = variables.get("lab_hog")

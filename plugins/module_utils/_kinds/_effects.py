@@ -27,10 +27,6 @@ ROWS = {
     "LimitFSIZE": "Max file size",
     "LimitRTPRIO": "Max realtime priority",
 }
-HINT = (
-    "page cache, /dev/shm and pinned memory count against it, while unified memory of a GPU that shares the "
-    "host's memory does not"
-)
 
 
 def refuse(unit: str, name: str, value: str) -> None:
