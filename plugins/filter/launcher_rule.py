@@ -17,7 +17,7 @@ description:
   - A rule for the systemd action itself would let the group start services as root.
 options:
   _input:
-    description: The group.
+    description: The group; without one there is no rule, and the text is empty.
     type: str
     required: true
   program:
@@ -64,7 +64,9 @@ polkit.addRule(function(action, subject) {
 
 
 def launcher_rule(group: str, program: str, slice_name: str) -> str:
-    """Return the text of the rule."""
+    """Return the text of the rule; nothing without a group, since older Ansible also evaluates what is not chosen."""
+    if not group:
+        return ""
     if not GROUP.fullmatch(group):
         raise AnsibleFilterError(f"tune_numa_polkit_group: {group!r} is no name of a group")
     if not SLICE.fullmatch(slice_name):

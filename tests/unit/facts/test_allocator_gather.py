@@ -62,7 +62,7 @@ def _options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Options:
 def test_this_machine_is_gathered_whole_and_fast(options: Options) -> None:
     facts = _gather.gather(Host(), options, 8.0)
     assert {name: told["state"] for name, told in facts["gathered_from"].items()} == dict.fromkeys(SECTIONS, "ok")
-    assert facts["duration"] < 5.0  # 0.2 s on an idle machine
+    assert facts["duration"] < 10  # 0.2 s on an idle machine
     assert (facts["left_behind"], facts["left_behind_reason"]) == ([], None)
     assert facts["host"]["memory"]["total"] > 0
     assert facts["torch"][0]["version"] == "2.6.0+cu124"

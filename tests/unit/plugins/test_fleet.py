@@ -170,6 +170,7 @@ def test_advice(gpu: dict[str, Any], allocator: dict[str, Any], mode: str, said:
 def test_a_rule_allows_one_command_of_one_group() -> None:
     text = launcher_rule("ml", "/usr/local/bin/gpu-run", "gpu-jobs.slice")
     assert '"/usr/local/bin/gpu-run" + " --enter=" + "gpu-jobs.slice"' in text and 'isInGroup("ml")' in text
+    assert launcher_rule("", "/usr/local/bin/gpu-run", "") == ""
     for group, name in (('m"l', "gpu.slice"), ("ml", ""), ("ml", "gpu.service")):
         with pytest.raises(AnsibleFilterError):
             launcher_rule(group, "/usr/local/bin/gpu-run", name)
