@@ -27,7 +27,7 @@ from .gpu_recording import Recording
 MODULE = Path(__file__).resolve().parents[3] / "plugins" / "modules" / "gpu_facts.py"
 FREEZER = Path("/sys/fs/cgroup/freezer")
 LIMIT = 1.5
-BACK = LIMIT + _child.GRACE + 1.0
+BACK = LIMIT + _child.GRACE + 8.0
 HOUR = 3600 + os.getpid()  # a number that no other sleep has
 
 
