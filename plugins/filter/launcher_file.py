@@ -40,6 +40,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ansible.errors import AnsibleFilterError
+from ansible.utils.display import Display
 from ansible_collections.gpu_fleet.node.plugins.module_utils._allocator import _configuration
 from ansible_collections.gpu_fleet.node.plugins.module_utils._launcher import _defaults
 
@@ -49,10 +50,14 @@ ALLOCATOR = (_configuration.OLD_NAME, _configuration.HIP_NAME, _configuration.NE
 def launcher_file(environment: Mapping[str, Any], slice_name: str = "") -> str:
     """Return the text of the defaults file; numbers become the texts that they are written as."""
     texts = {str(name): _text(str(name), value) for name, value in environment.items()}
+    texts.update((name, _configuration.normal(texts[name])) for name in ALLOCATOR if name in texts)
     given = _defaults.Defaults(texts, slice_name)
     problems = [*_defaults.problems(given), *_allocator(texts)]
     if problems:
         raise AnsibleFilterError(f"tune_numa: {problems[0]}")
+    for name in ALLOCATOR:
+        for concern in _configuration.concerns(texts.get(name, "")):
+            Display().warning(f"tune_numa: {name}: {concern}")
     # The empty line keeps older versions of Ansible from taking the text for a mapping.
     return "\n" + _defaults.render(given)
 

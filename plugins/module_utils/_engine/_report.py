@@ -195,4 +195,7 @@ def _file_diffs(plan: Plan) -> Iterator[Row]:
 def _content(state: State) -> str:
     if not isinstance(state, FileState):
         return ""
-    return f"-> {state.link}\n" if state.link is not None else state.content.decode("utf-8", "replace")
+    if state.link is not None:
+        return f"-> {state.link}\n"
+    # A program is named, not shown: its bytes are nothing to read.
+    return f"{_atoms.show(state)}\n" if b"\0" in state.content else state.content.decode("utf-8", "replace")
