@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -197,5 +198,6 @@ def _content(state: State) -> str:
         return ""
     if state.link is not None:
         return f"-> {state.link}\n"
-    # A program is named, not shown: its bytes are nothing to read.
-    return f"{_atoms.show(state)}\n" if b"\0" in state.content else state.content.decode("utf-8", "replace")
+    if b"\0" in state.content:  # a program is named, not shown: its bytes are nothing to read
+        return f"{len(state.content)} bytes, sha256 {hashlib.sha256(state.content).hexdigest()[:16]}\n"
+    return state.content.decode("utf-8", "replace")
