@@ -9,6 +9,7 @@ import errno
 import os
 import resource
 import stat
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
@@ -139,6 +140,16 @@ class Host:
             return os.lstat(self.at(path)).st_mode
         except OSError:
             return None
+
+    def younger(self, pid: str, path: str) -> bool:
+        """Tell whether a process was started after the file was written; not where either is unknown."""
+        words = (self.glance(f"/proc/{pid}/stat") or "").rpartition(")")[2].split()
+        try:
+            written = os.lstat(self.at(path)).st_mtime
+        except OSError:
+            return False
+        booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+        return len(words) > 19 and booted + int(words[19]) / os.sysconf("SC_CLK_TCK") > written
 
     def state(self, path: str) -> FileState | None:
         """Return all that a rollback needs to give the file at `path` back, or None where there is none."""

@@ -37,11 +37,13 @@ def shared(unit: str) -> bool:
     return stem.endswith("@") or (stem.endswith("-") and stem != "-")
 
 
-def stale(host: Host, unit: str) -> bool:
-    """Tell whether a loaded unit of a prefix or template has yet to hear of a change in its files."""
+def loaded(host: Host, unit: str, properties: Sequence[str]) -> list[dict[str, str]]:
+    """Return properties of each loaded unit of a prefix or template."""
     stem, dot, suffix = unit.rpartition(".")
-    text = host.commands.ask(["systemctl", "show", "--property=NeedDaemonReload", "--", f"{stem}*{dot}{suffix}"])
-    return "NeedDaemonReload=yes" in (text or "").splitlines()
+    wanted = f"--property={','.join(sorted(properties))}"
+    text = host.commands.ask(["systemctl", "show", wanted, "--", f"{stem}*{dot}{suffix}"]) or ""
+    blocks = text.split("\n\n")
+    return [dict(line.split("=", 1) for line in block.splitlines() if "=" in line) for block in blocks]
 
 
 def set_property(host: Host, unit: str, assignment: str) -> None:
@@ -60,9 +62,13 @@ def reload(host: Host) -> None:
 
 
 def gpu_container(host: Host) -> str | None:
-    """Return how a process of a container that has NVIDIA devices is found on this host, or None."""
+    """Return how a process of a container that has NVIDIA devices is found on this host, or None.
+
+    The daemons of the container engines have names of that kind too; what is in a container has mounts of its own.
+    """
+    own = host.target("/proc/1/ns/mnt")
     for name in host.names("/proc"):
-        if not name.isdigit():
+        if not name.isdigit() or host.target(f"/proc/{name}/ns/mnt") == own:
             continue
         group = host.glance(f"/proc/{name}/cgroup") or ""
         if CONTAINER.search(group) and host.mode(f"/proc/{name}/root/dev/nvidiactl") is not None:

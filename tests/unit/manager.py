@@ -51,8 +51,7 @@ class Manager:
         verb, rest = words[1], [word for word in words[2:] if not word.startswith("--")]
         if verb == "show" and "*" in words[-1]:
             loaded = [unit for unit in self._thoughts() if fnmatch.fnmatch(unit, words[-1])]
-            stale = [self.read(unit) != self._thoughts()[unit] for unit in loaded]
-            return 0, "\n\n".join(f"NeedDaemonReload={'yes' if one else 'no'}" for one in stale)
+            return 0, "\n".join(self.show(unit) for unit in loaded)
         if verb == "show":
             return 0, self.show(rest[0] if rest else "manager")
         if verb == "set-property":
@@ -75,6 +74,8 @@ class Manager:
         values = {**DEFAULTS[kind], **known.get(unit, self.read(unit))}
         lines = [line for name, value in values.items() for line in shown(name, value)]
         if kind != "manager":
+            stale = unit in known and known[unit] != self.read(unit)
+            lines += [f"NeedDaemonReload={'yes' if stale else 'no'}"]
             lines += [
                 f"LoadState={'loaded' if self.exists(unit) else 'not-found'}",
                 f"ControlGroup={self.groups.get(unit, '')}",

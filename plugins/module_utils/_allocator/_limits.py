@@ -11,7 +11,7 @@ import pwd
 import re
 from typing import Any, Union
 
-from ansible_collections.gpu_fleet.node.plugins.module_utils import _effective_limits
+from ansible_collections.gpu_fleet.node.plugins.module_utils import _effective_limits, _process_limits
 from ansible_collections.gpu_fleet.node.plugins.module_utils._allocator import _processes
 from ansible_collections.gpu_fleet.node.plugins.module_utils._allocator._figures import Missing, group, text
 from ansible_collections.gpu_fleet.node.plugins.module_utils._allocator._scene import Scene
@@ -20,26 +20,9 @@ from ansible_collections.gpu_fleet.node.plugins.module_utils._host import Host
 from ansible_collections.gpu_fleet.node.plugins.module_utils._kinds import _limits as _kind
 from ansible_collections.gpu_fleet.node.plugins.module_utils._probe import _read
 
-# The row of /proc/PID/limits, and what one unit of limits.conf is in the kernel's unit.
-ITEMS = {
-    "nofile": ("Max open files", 1),
-    "nproc": ("Max processes", 1),
-    "memlock": ("Max locked memory", 1024),
-    "stack": ("Max stack size", 1024),
-    "core": ("Max core file size", 1024),
-    "as": ("Max address space", 1024),
-    "data": ("Max data size", 1024),
-    "fsize": ("Max file size", 1024),
-    "rss": ("Max resident set", 1024),
-    "cpu": ("Max cpu time", 60),
-    "locks": ("Max file locks", 1),
-    "sigpending": ("Max pending signals", 1),
-    "msgqueue": ("Max msgqueue size", 1),
-    "nice": ("Max nice priority", 1),
-    "rtprio": ("Max realtime priority", 1),
-}
+# What one unit of limits.conf is in the kernel's unit, where that is not one.
+UNITS = {"memlock": 1024, "stack": 1024, "core": 1024, "as": 1024, "data": 1024, "fsize": 1024, "rss": 1024, "cpu": 60}
 ALWAYS = ("nofile", "nproc", "memlock", "stack", "core", "as")  # told of each login, set or not
-ROW = re.compile(r"(?P<name>Max .+?)\s{2,}(?P<soft>\d+|unlimited)\s+(?P<hard>\d+|unlimited)")
 INHERITED = "no line sets it, so a login has what the program has that lets it in"
 Value = Union[int, str, None]  # a number in the kernel's unit, or `unlimited`
 Table = dict[str, dict[str, Value]]
@@ -106,7 +89,7 @@ def value(item: str, word: str | None, nr_open: int | None) -> Value:
         return None
     if item == "nice":  # the kernel counts upwards, from 1 for the lowest priority to 40
         return 20 - int(number[0])
-    return int(number[0]) * ITEMS.get(item, ("", 1))[1]
+    return int(number[0]) * UNITS.get(item, 1)
 
 
 def account(host: Host, name: str) -> tuple[User, dict[str, int]]:
@@ -155,12 +138,8 @@ def _group(number: int) -> str:
 
 def read_table(content: str) -> Table:
     """Read /proc/PID/limits in the kernel's units."""
-    names = {row: item for item, (row, _unit) in ITEMS.items()}
-    found = (ROW.match(line) for line in content.splitlines())
     return {
-        names[row["name"]]: {end: _word(row[end]) for end in ("soft", "hard")}
-        for row in found
-        if row and row["name"] in names
+        item: {"soft": _word(soft), "hard": _word(hard)} for item, (soft, hard) in _process_limits.read(content).items()
     }
 
 
@@ -190,7 +169,7 @@ def processes(scene: Scene) -> list[dict[str, Any]]:
 
 def services(scene: Scene) -> list[dict[str, Any]]:
     """Return for each named service what systemd would give it and what its main process has."""
-    properties = [f"Limit{item.upper()}{end}" for item in ITEMS for end in ("", "Soft")]
+    properties = [f"Limit{item.upper()}{end}" for item in _process_limits.ROWS for end in ("", "Soft")]
     rows, reason = _processes.units(scene, properties)
     if reason is not None:
         names = map(_processes.unit, scene.options.services)
@@ -204,7 +183,8 @@ def _described(host: Host, row: dict[str, str]) -> dict[str, Any]:
         missing = Missing(f"{name}: there is no such unit")
         return _service(name, missing, missing)
     shown = {
-        item: {"soft": row.get(f"Limit{item.upper()}Soft"), "hard": row.get(f"Limit{item.upper()}")} for item in ITEMS
+        item: {"soft": row.get(f"Limit{item.upper()}Soft"), "hard": row.get(f"Limit{item.upper()}")}
+        for item in _process_limits.ROWS
     }
     configured: Table = {
         item: {end: _word(word or "") for end, word in pair.items()} for item, pair in shown.items() if pair["hard"]

@@ -30,11 +30,11 @@ def check(host: Host, plan: Plan) -> None:
 
 
 def _of_others(host: Host, plan: Plan) -> Iterator[tuple[str, str]]:
-    """Yield the hard limits of other people's lines, where this call changes what they must stay below."""
-    if all(step.atom != OPEN_FILES for step in plan.steps):
-        return
-    for line in _limits_files.read(host):
-        if (line.item, line.type) == ("nofile", "hard") and line.value.isdigit():
+    """Yield the hard limits of other people's lines that this call would lower fs.nr_open past."""
+    before = [str(step.before) for step in plan.steps if step.atom == OPEN_FILES]
+    allowed = max((int(text) for text in before if text.isdigit()), default=0)
+    for line in _limits_files.read(host) if allowed else ():
+        if (line.item, line.type) == ("nofile", "hard") and line.value.isdigit() and int(line.value) <= allowed:
             yield f"{line.source}: {line.domain}", line.value
 
 

@@ -48,15 +48,15 @@ def _service(host: Host, unit: str) -> Iterator[Row]:
     shown = _shown.ask(host, unit)
     if shown is None or shown.get("LoadState") != "loaded":
         return
-    running = host.glance(f"/proc/{shown.get('MainPID') or 0}/limits") or ""
-    for name in sorted(_effects.ROWS):
+    running = _effects.held(host.glance(f"/proc/{shown.get('MainPID') or 0}/limits") or "")
+    for name in (one for one in sorted(PROPERTIES) if one.startswith(_effects.LIMIT)):
         value = _shown.normal(PROPERTIES[name], shown)
         if value is None:
             continue
         yield _row(unit, name, value, _file(host, unit, name) or _file(host, "manager", f"Default{name}") or DEFAULT)
-        now = _effects.held(running, name)
-        if now not in (None, value):
-            yield _row(unit, f"{name} of process {shown['MainPID']}", str(now), "its start, before the change")
+        now = running.get(name, value)
+        if now != value:
+            yield _row(unit, f"{name} of process {shown['MainPID']}", now, "its start before the change, or itself")
 
 
 def _file(host: Host, unit: str, name: str) -> str | None:

@@ -40,9 +40,17 @@ def tune(host: Host, params: Mapping[str, Any], check: bool) -> tuple[dict[str, 
         journal, left = _apply.recover(host, _journal.load(host), wanted.reload)
         made, notes = _planned(host, wanted, journal)
         _apply.apply(host, made)
-        for unit in made.restarts:
-            _manager.restart(host, unit)
+        _restart(host, made)
     return _report.rows(made), _warnings(host, made, [*left, *notes])
+
+
+def _restart(host: Host, made: Plan) -> None:
+    """Restart what was told to, once everything is true and recorded."""
+    for unit in made.restarts:
+        try:
+            _manager.restart(host, unit)
+        except TuningError as error:
+            raise TuningError(f"{error}; all settings are in place, and {unit} has the old ones") from error
 
 
 def inform(host: Host, params: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:

@@ -35,10 +35,10 @@ def _memory(host: Host, setting: Setting) -> str:
             return text
         raise TuningError(f"{setting.key}: the memory of an image's host is not known; give bytes or per cent")
     ram = memory(host)
-    bytes_ = ram - reserve(ram, text.partition(":")[2]) if text.startswith("reserve") else _share(ram, text)
-    if bytes_ < GRAIN:
+    amount = ram - reserve(ram, text.partition(":")[2]) if text.startswith("reserve") else _share(ram, text)
+    if amount < GRAIN:
         raise TuningError(f"{setting.key}: {text} leaves nothing of the {ram} bytes of this host")
-    return str(bytes_ // GRAIN * GRAIN)
+    return str(amount // GRAIN * GRAIN)
 
 
 def memory(host: Host) -> int:

@@ -7,63 +7,56 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ansible_collections.gpu_fleet.node.plugins.module_utils import _cgroup
+from ansible_collections.gpu_fleet.node.plugins.module_utils import _cgroup, _process_limits
 from ansible_collections.gpu_fleet.node.plugins.module_utils._host import Host
 from ansible_collections.gpu_fleet.node.plugins.module_utils._kinds import _shown
 from ansible_collections.gpu_fleet.node.plugins.module_utils._kinds._properties import INFINITY, PROPERTIES
 from ansible_collections.gpu_fleet.node.plugins.module_utils._model import Setting, TuningError
 
 # Daemons whose children are jobs or logins.
-STARTS_JOBS = ("atd", "condor", "containerd", "crio", "cron", "crond", "docker", "kubelet", "lsfd", "nomad", "pbs_mom")
-STARTS_JOBS_TOO = ("podman", "sge_execd", "slurmd", "ssh", "sshd", "systemd-logind", "user@")
-ROWS = {
-    "LimitNOFILE": "Max open files",
-    "LimitNPROC": "Max processes",
-    "LimitMEMLOCK": "Max locked memory",
-    "LimitSTACK": "Max stack size",
-    "LimitCORE": "Max core file size",
-    "LimitAS": "Max address space",
-    "LimitDATA": "Max data size",
-    "LimitFSIZE": "Max file size",
-    "LimitRTPRIO": "Max realtime priority",
-}
+# Daemons whose children are jobs or logins.
+STARTS_JOBS = frozenset(
+    (
+        *("atd", "condor", "containerd", "crio", "cron", "crond", "docker", "kubelet", "lsfd", "nomad", "pbs_mom"),
+        *("podman", "sge_execd", "slurmd", "ssh", "sshd", "systemd-logind", "user@"),
+    )
+)
+LIMIT = "Limit"
 
 
 def refuse(unit: str, name: str, value: str) -> None:
     """Refuse what would spare every job from the OOM killer."""
-    if (
-        name == "OOMScoreAdjust"
-        and value == "-1000"
-        and unit.partition(".")[0].rstrip("0123456789") in STARTS_JOBS + STARTS_JOBS_TOO
-    ):
+    starts_jobs = unit.partition(".")[0].rstrip("0123456789") in STARTS_JOBS
+    if name == "OOMScoreAdjust" and value == "-1000" and starts_jobs:
         raise TuningError(
             f"{unit} OOMScoreAdjust: -1000 would be inherited by every job that it starts; use -900 or higher"
         )
 
 
-def running(host: Host, setting: Setting) -> str | None:
-    """Return what the running process of a service still has, where that is not the wanted value."""
+def running(host: Host, setting: Setting, path: str) -> str | None:
+    """Return what the process of a service still has from before our file at `path`, where that is another value.
+
+    A process that is younger than the file was started with it: what it has then is its own doing, as with a daemon
+    that raises its soft limit, and no restart would change that.
+    """
     unit, name = setting.key.split()
     shown = _shown.ask(host, unit) if unit.endswith(".service") else None
     pid = (shown or {}).get("MainPID", "0")
-    if pid in ("", "0"):
+    if pid in ("", "0") or host.younger(pid, path):
         return None
     if name == "OOMScoreAdjust":
         has = (host.glance(f"/proc/{pid}/oom_score_adj") or "").strip() or None
     else:
-        has = held(host.glance(f"/proc/{pid}/limits") or "", name)
+        has = held(host.glance(f"/proc/{pid}/limits") or "").get(name)
     if has is None or has == setting.value:
         return None
     return f"{unit} (process {pid}) runs with {has} until it is restarted"
 
 
-def held(text: str, name: str) -> str | None:
-    """Return soft:hard of a limit from the text of /proc/PID/limits."""
-    for line in text.splitlines():
-        if name in ROWS and line.startswith(ROWS[name]):
-            soft, hard = line[len(ROWS[name]) :].split()[:2]
-            return ":".join(INFINITY if one == "unlimited" else one for one in (soft, hard))
-    return None
+def held(text: str) -> dict[str, str]:
+    """Return soft:hard by property from the text of /proc/PID/limits."""
+    rows = _process_limits.read(text).items()
+    return {f"{LIMIT}{item.upper()}": ":".join(pair).replace("unlimited", INFINITY) for item, pair in rows}
 
 
 def advice(host: Host, settings: Sequence[Setting]) -> list[str]:

@@ -26,6 +26,9 @@ follows = _plain.follows
 made = _plain.made
 resolve = _plain.resolve
 running = _plain.running
+place = _plain.place
+wanted = _plain.wanted
+check = _plain.check
 
 PATH = re.compile(r"(/[A-Za-z0-9_.@+-]+){2,}")
 PROGRAMS = {"gpu_run": _build.build}
@@ -58,21 +61,6 @@ def _payload(path: str, option: Mapping[str, Any]) -> bytes:
 def describe(content: bytes, mode: int) -> str:
     """Return what stands for the file in messages and comparisons."""
     return f"sha256 {hashlib.sha256(content).hexdigest()[:16]}, {len(content)} bytes, mode {mode:04o}"
-
-
-def check(settings: Sequence[Setting]) -> tuple[Setting, ...]:
-    """Return the settings in the order of their paths."""
-    return tuple(sorted(settings, key=lambda setting: setting.key))
-
-
-def place(setting: Setting) -> str:
-    """Return the path."""
-    return setting.key
-
-
-def wanted(setting: Setting) -> str:
-    """Return the description of the file."""
-    return setting.value
 
 
 def live(_host: Host, _place: str) -> str | None:

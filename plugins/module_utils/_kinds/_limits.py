@@ -23,6 +23,8 @@ follows = _plain.follows
 made = _plain.made
 resolve = _plain.resolve
 running = _plain.running
+place = _plain.place
+wanted = _plain.wanted
 
 HEADER = "# Written by gpu_fleet.node for the set {}; changes made here are undone by the next run.\n"
 DOMAIN = re.compile(r"\*|[@%]?[A-Za-z0-9_][A-Za-z0-9_.-]*\$?|@?\d*:\d*")
@@ -86,16 +88,6 @@ def check(settings: Sequence[Setting]) -> tuple[Setting, ...]:
 def above(value: str, other: str) -> bool:
     """Tell whether one limit is above another."""
     return other != "unlimited" and (value == "unlimited" or int(value) > int(other))
-
-
-def place(setting: Setting) -> str:
-    """Return the key: domain, type and item."""
-    return setting.key
-
-
-def wanted(setting: Setting) -> str:
-    """Return the number or `unlimited`."""
-    return setting.value
 
 
 def live(_host: Host, _place: str) -> str | None:

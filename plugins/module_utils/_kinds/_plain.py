@@ -41,3 +41,18 @@ def explain(_host: Host, _setting: Setting) -> str | None:
 def advice(_host: Host, _settings: Sequence[Setting]) -> list[str]:
     """Return nothing: the documentation of the roles says it."""
     return []
+
+
+def place(setting: Setting) -> str:
+    """Return the key: it names the one live atom."""
+    return setting.key
+
+
+def wanted(setting: Setting) -> str:
+    """Return the value: it is the state of the atom."""
+    return setting.value
+
+
+def check(settings: Sequence[Setting]) -> tuple[Setting, ...]:
+    """Return the settings in the order of their keys: none contradicts another."""
+    return tuple(sorted(settings, key=lambda setting: setting.key))

@@ -55,6 +55,12 @@ def assignment(one: Property, state: str) -> str:
     return f"{one.name}={'' if state in (one.empty, '') else state}"
 
 
+def stale(host: Host, unit: str, one: Property, value: str) -> bool:
+    """Tell whether a loaded unit of a prefix has another value and has yet to hear of a change in its files."""
+    found = _manager.loaded(host, unit, [*names(one), "NeedDaemonReload"])
+    return any(row.get("NeedDaemonReload") == "yes" and normal(one, row) != value for row in found)
+
+
 def ask(host: Host, unit: str) -> Mapping[str, str] | None:
     """Return everything that can be declared for a unit, as the manager has it; one question a unit."""
     kind = unit.rpartition(".")[2]

@@ -28,6 +28,9 @@ follows = _plain.follows
 made = _plain.made
 resolve = _plain.resolve
 running = _plain.running
+place = _plain.place
+wanted = _plain.wanted
+check = _plain.check
 
 HEADER = "# Written by gpu_fleet.node for the set {}; changes made here are undone by the next run.\n"
 PATH = re.compile(r"/sys(/[A-Za-z0-9_.:@,+-]+)+")  # no blanks, globs or escapes: tmpfiles.d would read them
@@ -50,21 +53,6 @@ def _declare(set_name: str, option: Mapping[str, Any]) -> Setting:
             map(str, _values.numbers(path, value))
         )  # the boot readers take no other spelling, and 010 as 8
     return Setting(set_name, NAME, path, value, rule, when_missing=option.get("when_missing"))
-
-
-def check(settings: Sequence[Setting]) -> tuple[Setting, ...]:
-    """Return the settings in the order of their paths."""
-    return tuple(sorted(settings, key=lambda setting: setting.key))
-
-
-def place(setting: Setting) -> str:
-    """Return the path."""
-    return setting.key
-
-
-def wanted(setting: Setting) -> str:
-    """Return the word or number that is to be in force."""
-    return setting.value
 
 
 def live(host: Host, path: str) -> str | None:

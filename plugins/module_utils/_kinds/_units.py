@@ -14,6 +14,7 @@ from ansible_collections.gpu_fleet.node.plugins.module_utils._host import Host
 from ansible_collections.gpu_fleet.node.plugins.module_utils._kinds import (
     _amounts,
     _effects,
+    _plain,
     _properties,
     _shown,
     _start,
@@ -27,7 +28,8 @@ NO_LIVE = None
 MISSING = "not known to systemd here"
 resolve = _amounts.resolve
 advice = _effects.advice
-running = _effects.running
+place = _plain.place
+wanted = _plain.wanted
 
 HEADER = "# Written by gpu_fleet.node for the set {}; changes made here are undone by the next run.\n"
 UNIT = re.compile(r"[A-Za-z0-9:_.@\\-]+\.(slice|service|scope)|manager")
@@ -64,16 +66,6 @@ def check(settings: Sequence[Setting]) -> tuple[Setting, ...]:
     return tuple(sorted(settings, key=lambda setting: setting.key))
 
 
-def place(setting: Setting) -> str:
-    """Return the key: unit and property."""
-    return setting.key
-
-
-def wanted(setting: Setting) -> str:
-    """Return the value."""
-    return setting.value
-
-
 def live(host: Host, place: str) -> str | None:
     """Return what the manager says; where the kernel holds another value for a running group, the kernel's."""
     unit, name = place.split()
@@ -82,10 +74,12 @@ def live(host: Host, place: str) -> str | None:
     if shown is None or (unit != _manager.MANAGER and shown.get("LoadState") != "loaded"):
         return None
     value = _shown.normal(known, shown)
-    if value is not None and _manager.shared(unit) and _manager.stale(host, unit):
+    if value is not None and _manager.shared(unit) and _shown.stale(host, unit, known, value):
         return f"{value} once reloaded"
-    held = _kernel(host, known, shown.get("ControlGroup", "")) if value is not None else None
-    return value if held is None or value == known.empty else held
+    # A word such as idle stands for more than one file of the kernel, so only numbers are compared.
+    comparable = value is not None and (value.isdigit() or value == _properties.INFINITY)
+    held = _kernel(host, known, shown.get("ControlGroup", "")) if comparable else None
+    return value if held is None else held
 
 
 def _kernel(host: Host, known: _properties.Property, group: str) -> str | None:
@@ -129,6 +123,11 @@ def explain(host: Host, setting: Setting) -> str | None:
     if unit != _manager.MANAGER and shown.get("LoadState") != "loaded":
         return f"{unit} is {shown.get('LoadState', 'not-found')}"
     return None if _shown.normal(_properties.PROPERTIES[name], shown) is not None else f"it has no property {name}"
+
+
+def running(host: Host, setting: Setting) -> str | None:
+    """Return what the process of a service still has from before our drop-in, or None."""
+    return _effects.running(host, setting, _path(setting.key.split()[0], setting.set_name))
 
 
 def write(host: Host, place: str, state: str) -> None:

@@ -204,6 +204,12 @@ def test_nr_open_is_not_lowered_below_the_limit_of_somebody_else(tmp_path: Path)
         tune(host, sysctl(fs__nr_open="65536"))
 
 
+def test_nr_open_may_be_raised_although_somebody_asks_for_more(tmp_path: Path) -> None:
+    host = build(tmp_path, {"/etc/security/limits.conf": "* hard nofile 4194304\n"})
+    assert tune(host, sysctl(fs__nr_open="2097152"))["changed"]
+    assert tune(host, {"name": "memory"}, state="absent")["changed"]
+
+
 def test_xattrs_of_a_link_come_back(tmp_path: Path) -> None:
     host = build(tmp_path, {"/etc/hand.conf": "x\n"})
     place = tmp_path / FILE[1:]

@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +150,37 @@ def test_f12_a_restart_happens_where_it_was_told_to_and_is_needed(tmp_path: Path
     assert manager(host).calls.count("systemctl try-restart -- slurmd.service") == 1
 
 
+def test_f12_what_a_young_process_has_is_its_own_doing(tmp_path: Path) -> None:
+    """A daemon that changes its limit itself would be restarted by every run."""
+    host = build(
+        tmp_path, {"/proc/77/limits": "Max open files            4096                 4096                 files\n"}
+    )
+    manager(host).pids["slurmd.service"] = "77"
+    wanted = one("slurmd.service", "LimitNOFILE", "1024:4096")
+    wanted["units"][0]["restart"] = True
+    assert "restarted" in str(tune(host, wanted)["changes"])
+    began = time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK")
+    for ticks, again in ((began + 500, False), (began - 500, True)):
+        (tmp_path / "proc/77/stat").write_text(f"77 (slurm d) S {' 0' * 18} {int(ticks)} 0\n")
+        assert tune(host, wanted, check=True)["changed"] is again
+        assert inform(host, wanted)["in_sync"] is not again
+
+
+def test_f12_a_restart_that_fails_says_what_stands(tmp_path: Path) -> None:
+    host = build(
+        tmp_path, {"/proc/77/limits": "Max locked memory         65536                65536                bytes\n"}
+    )
+    real = manager(host)
+    real.pids["slurmd.service"] = "77"
+    host.commands._runner = lambda words: (1, "Job failed.") if "try-restart" in words else real(words)
+    wanted = one("slurmd.service", "LimitMEMLOCK", "infinity")
+    wanted["units"][0]["restart"] = True
+    with pytest.raises(TuningError, match=r"Job failed.*all settings are in place, and slurmd.service has the old"):
+        tune(host, wanted)
+    audit = inform(host, wanted)
+    assert [row["view"] for row in audit["drift"]] == ["running"]
+
+
 def test_f12_a_service_that_is_not_there_is_listed(host: Box) -> None:
     first = picture(host)
     result = tune(host, one("nothere.service", "LimitMEMLOCK", "infinity"))
@@ -165,6 +198,9 @@ def test_f13_the_more_specific_drop_in_does_not_hide_the_other(host: Box) -> Non
     assert all(Path(name).name > "10-defaults.conf" for name in names) and not any("user.slice.d" in n for n in names)
     assert _cgroup.path("gpu-train.slice") == "/gpu.slice/gpu-train.slice"
     assert inform(reopen(host), wanted)["in_sync"]
+    # What is set for one user alone is not seen as something that the others have yet to hear of.
+    more = units("jobs", user__1000_slice={"TasksMax": "4%"}, user___slice={"MemoryMax": "16G"})
+    assert tune(host, more)["changed"] and not tune(host, more)["changed"] and inform(host, more)["in_sync"]
 
 
 def test_f14_what_v1_ignores_is_never_called_applied(tmp_path: Path) -> None:
@@ -190,6 +226,12 @@ def test_the_kernel_has_the_last_word_on_a_running_group(tmp_path: Path, version
     manager(host).groups["gpu.slice"] = "/gpu.slice"
     with pytest.raises(TuningError, match=r"was given 4294967296, but the host now says infinity"):
         tune(host, one("gpu.slice", "MemoryMax", "4G"))
+
+
+def test_a_word_is_not_compared_with_a_number_of_the_kernel(tmp_path: Path) -> None:
+    host = build(tmp_path, {"/sys/fs/cgroup/gpu.slice/cpu.weight": "0\n"})  # as it reads with cpu.idle of 1
+    manager(host).groups["gpu.slice"] = "/gpu.slice"
+    assert tune(host, one("gpu.slice", "CPUWeight", "idle"))["changed"]
 
 
 def test_f15_a_throttle_alone_is_warned_about(host: Box, tmp_path: Path) -> None:
@@ -238,10 +280,25 @@ def test_f16_a_reload_that_is_not_allowed_waits(host: Box) -> None:
     assert manager(host).reloads == 2 and picture(host) == first
 
 
-def test_f16_gpu_containers_hold_a_reload_back(tmp_path: Path) -> None:
-    host = build(
-        tmp_path, {"/proc/99/cgroup": "0::/system.slice/docker-0123.scope\n", "/proc/99/root/dev/nvidiactl": ""}
-    )
+def process(root: Path, number: int, group: str, mounts: str) -> None:
+    """Add a process with NVIDIA devices before its eyes."""
+    for path, text in ((f"{number}/cgroup", f"0::{group}\n"), (f"{number}/root/dev/nvidiactl", "")):
+        (root / "proc" / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / "proc" / path).write_text(text)
+    (root / f"proc/{number}/ns").mkdir()
+    (root / f"proc/{number}/ns/mnt").symlink_to(f"mnt:[{mounts}]")
+
+
+def test_f16_the_daemons_of_containers_are_none(host: Box, tmp_path: Path) -> None:
+    process(tmp_path, 1, "/init.scope", "1")
+    for number, name in enumerate(("docker.service", "containerd.service", "libpod-conmon-01.scope"), 97):
+        process(tmp_path, number, f"/system.slice/{name}", "1")
+    assert tune(host, ALL)["pending"] == [] and manager(host).reloads == 1
+
+
+def test_f16_gpu_containers_hold_a_reload_back(host: Box, tmp_path: Path) -> None:
+    process(tmp_path, 1, "/init.scope", "1")
+    process(tmp_path, 99, "/system.slice/docker-0123.scope", "2")
     result = tune(host, ALL)
     assert manager(host).reloads == 0 and "docker-0123.scope" in result["pending"][0]["reason"]
     allowed = tune(host, ALL, reload="always")
