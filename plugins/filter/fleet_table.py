@@ -81,8 +81,10 @@ def verdict(result: Mapping[str, Any]) -> str:
     """Return the one word for a host, with what to look at."""
     if result.get("failed"):
         return f"failed: {result.get('msg', 'no message')}"
-    if not result or result.get("unreachable"):
+    if result.get("unreachable"):
         return "not reached"
+    if not result:
+        return "no result: not reached, or failed before"
     if "in_sync" in result:
         return _audited(result)
     lost = [row["key"] for row in result.get("conflicts", []) if row["wins_at_boot"] != "ours"]

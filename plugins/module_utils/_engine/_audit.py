@@ -10,8 +10,8 @@ from typing import Any
 from ansible_collections.gpu_fleet.node.plugins.module_utils._engine import _atoms, _report
 from ansible_collections.gpu_fleet.node.plugins.module_utils._engine._decide import Decision
 from ansible_collections.gpu_fleet.node.plugins.module_utils._engine._plan import Plan
-from ansible_collections.gpu_fleet.node.plugins.module_utils._kinds import _values
-from ansible_collections.gpu_fleet.node.plugins.module_utils._model import Setting
+from ansible_collections.gpu_fleet.node.plugins.module_utils._kinds import KINDS, _values
+from ansible_collections.gpu_fleet.node.plugins.module_utils._model import Boot, Setting
 
 Row = dict[str, Any]
 
@@ -70,9 +70,15 @@ def _drift(one: Decision) -> list[Row]:
     boot = view.boot(view.stored)
     if boot.value is None and boot.reason is not None and view.persistence is None and not view.missing:
         found.append(_row(setting, "boot", "unknown", boot.reason))
-    elif one.held and view.persistence is None and not _kept(setting, boot.value):
+    elif one.held and view.persistence is None and not _kept(setting, boot.value) and not _said(one, boot):
         found.append(_row(setting, "boot", boot.value, boot.winner or "the kernel"))
     return found
+
+
+def _said(one: Decision, boot: Boot) -> bool:
+    """Tell whether the stored view has said it all: nobody else gives a file or a limit a value at boot."""
+    alone = boot.winner is None and KINDS[one.view.setting.kind].NO_LIVE is not None
+    return alone and one.view.stored != one.stored
 
 
 def _kept(setting: Setting, value: str | None) -> bool:

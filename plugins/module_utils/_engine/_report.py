@@ -159,13 +159,18 @@ def diff(plan: Plan) -> list[Row]:
     """Return the views of all that changes, and then each file."""
     moving = [one for one in plan.decisions if one.held and moves(one)]
     before = "".join(_line(one, _text(one.view.live), one.view.stored) for one in moving)
-    after = "".join(_line(one, _text(one.view.live) if one.true_now else one.live, one.stored) for one in moving)
+    after = "".join(_line(one, _live_after(one), one.stored) for one in moving)
     for step in plan.steps:
         if step.atom.kind != _atoms.FILE and not any(one.view.atom == step.atom for one in moving):
             before += f"{step.atom.kind} {step.atom.key}: live {_text(step.before)}\n"
             after += f"{step.atom.kind} {step.atom.key}: live {_text(step.after)}\n"
     views = [{"before_header": "views", "after_header": "views", "before": before, "after": after}] if before else []
     return views + list(_file_diffs(plan))
+
+
+def _live_after(one: Decision) -> str | None:
+    """Return the live value as it will be; what has none (a file, an image) does not get one."""
+    return one.view.live if one.true_now or one.view.live is None else one.live
 
 
 def _line(one: Decision, live: str | None, stored: str | None) -> str:

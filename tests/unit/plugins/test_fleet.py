@@ -4,13 +4,16 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 from ansible.errors import AnsibleError, AnsibleFilterError
 from ansible.parsing.dataloader import DataLoader
+from ansible_collections.gpu_fleet.node.plugins.filter.audit_lines import audit_lines
 from ansible_collections.gpu_fleet.node.plugins.filter.fleet_table import fleet_table
 from ansible_collections.gpu_fleet.node.plugins.filter.host_advice import host_advice
+from ansible_collections.gpu_fleet.node.plugins.filter.launcher_file import launcher_file
 from ansible_collections.gpu_fleet.node.plugins.filter.launcher_rule import launcher_rule
 from ansible_collections.gpu_fleet.node.plugins.filter.unit_properties import unit_properties
 from ansible_collections.gpu_fleet.node.plugins.lookup.fleet_hosts import LookupModule
@@ -100,7 +103,7 @@ LOST = {"key": "/sys/kernel/mm/transparent_hugepage/enabled", "wins_at_boot": "t
         ({**RESULT, "not_applicable": [{"key": "vm.x"}]}, ["0", "0", "0", "-", "ok, not applicable: vm.x"]),
         ({"failed": True, "msg": "no"}, ["-", "-", "-", "-", "failed: no"]),
         ({"unreachable": True, "msg": "no"}, ["-", "-", "-", "-", "not reached"]),
-        ({}, ["-", "-", "-", "-", "not reached"]),
+        ({}, ["-", "-", "-", "-", "no result: not reached, or failed before"]),
         ({"in_sync": True, "drift": [], "conflicts": []}, ["-", "-", "0", "0", "in sync"]),
         (
             {"in_sync": False, "drift": [{"key": f"vm.{n}", "actual": "1"} for n in "abcde"], "conflicts": []},
@@ -183,3 +186,65 @@ def test_a_rule_allows_one_command_of_one_group() -> None:
 def test_a_definition_that_cannot_be_meant_is_one_sentence(definition: dict[str, Any], said: str) -> None:
     with pytest.raises(AnsibleFilterError, match=said):
         unit_properties([definition])
+
+
+def test_the_lines_of_an_audit() -> None:
+    drift = {
+        "key": "vm.swappiness",
+        "wanted": "10",
+        "view": "boot",
+        "actual": "30",
+        "by": "/usr/lib/sysctl.d/99-x.conf",
+    }
+    late = {
+        "key": "slurmd.service LimitCORE",
+        "wanted": "0:0",
+        "view": "running",
+        "actual": None,
+        "by": "process 7 runs",
+    }
+    gone = {"key": "fs.file-max", "wanted": None, "view": "wanted", "actual": "9", "by": "not declared any more"}
+    other = {"key": "vm.swappiness", "theirs": None, "source": "rc.local:3", "wins_at_boot": "unknown"}
+    limit = {"who": "alice", "item": "soft nofile", "value": "512", "by": "limits.d/10.conf:2"}
+    result = {"drift": [drift, late, gone], "conflicts": [other], "effective": [limit]}
+    lines = audit_lines(result)
+    assert lines == [
+        "vm.swappiness: wanted 10, boot is 30 (/usr/lib/sysctl.d/99-x.conf)",
+        "slurmd.service LimitCORE: wanted 0:0, but process 7 runs",
+        "fs.file-max: not declared any more, and still 9",
+        "vm.swappiness: rc.local:3 says a value that is not understood, wins at the next boot: unknown",
+    ]
+    assert audit_lines(result, limits=True) == [*lines, "alice: soft nofile is 512 by limits.d/10.conf:2"]
+    assert audit_lines({}) == []
+
+
+def test_f25_the_launcher_s_file_has_allocator_strings_as_torch_takes_them(capsys: pytest.CaptureFixture[str]) -> None:
+    text = launcher_file(
+        {"PYTORCH_ALLOC_CONF": "max_split_size_mb:128, expandable_segments:False", "N": 8}, "gpu.slice"
+    )
+    told = json.loads(text)
+    assert told == {
+        "environment": {"PYTORCH_ALLOC_CONF": "max_split_size_mb:128,expandable_segments:False", "N": "8"},
+        "slice": "gpu.slice",
+    }
+    assert text.startswith("\n"), "older Ansible takes a text that begins with a brace for a mapping"
+    launcher_file({"PYTORCH_ALLOC_CONF": "max_split_size_mb:500,expandable_segments:True"})
+    warned = " ".join("".join(capsys.readouterr()).split())
+    assert "PYTORCH_ALLOC_CONF" in warned and "max_split_size_mb" in warned
+
+
+@pytest.mark.parametrize(
+    ("environment", "name", "said"),
+    [
+        ({"PYTORCH_ALLOC_CONF": "expandeable_segments:True"}, "", "expandable_segments was meant"),
+        ({"A": True}, "", "quote it"),
+        ({"A": None}, "", "quote it"),
+        ({"A": "b\nc"}, "", "not a text on one line"),
+        ({"A b": "c"}, "", "not the name of a variable"),
+        ({"CUDA_VISIBLE_DEVICES": "0"}, "", "set by gpu-run"),
+        ({}, "gpu.service", "not the name of a slice"),
+    ],
+)
+def test_what_a_launcher_s_file_may_not_say(environment: dict[str, Any], name: str, said: str) -> None:
+    with pytest.raises(AnsibleFilterError, match=said):
+        launcher_file(environment, name)

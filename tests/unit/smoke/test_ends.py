@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import time
 import zipfile
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpu_fleet.node.plugins.module_utils._model import TuningError
-from ansible_collections.gpu_fleet.node.plugins.module_utils._smoke import _interpreter, _processes, _run
+from ansible_collections.gpu_fleet.node.plugins.module_utils._smoke import _interpreter, _processes, _run, _ship
 
 from .conftest import Smoke, rows
 
@@ -160,3 +161,30 @@ def test_an_environment_is_made_only_where_asked_and_from_the_named_index(
     assert not _interpreter.make(venv, index, ["fake-torch"])
     with pytest.raises(TuningError, match="has no torch after the installation"):
         _interpreter.make(str(tmp_path / "other"), index, ["nothing-of-that-name"])
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_bytecode_is_shared_where_torch_has_none_and_the_user_s_files_are_left_alone(
+    tmp_path: Path, compiled: bool
+) -> None:
+    """In an interpreter of its own: a module that stands for torch, with and without bytecode beside it."""
+    package, folder = tmp_path / "site" / "torch", tmp_path / "probe"
+    package.mkdir(parents=True)
+    folder.mkdir()
+    (package / "__init__.py").write_text("answer = 42\n")
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    if compiled:
+        subprocess.run([sys.executable, "-c", "import torch"], cwd=package.parent, env=clean, check=True)
+    _ship.write(str(folder))
+    child = "import sys; print(sys.pycache_prefix)"
+    code = (
+        f"import subprocess, sys; sys.path[:0] = {[str(package.parent), str(folder)]!r}; "
+        f"from {_ship.PACKAGE} import _main; _main.keep_bytecode({str(folder)!r}); import torch; "
+        f"print(torch.__file__); print(subprocess.check_output([sys.executable, '-c', {child!r}], text=True))"
+    )
+    before = sorted(path.name for path in package.rglob("*"))
+    environment = {**clean, "PYTHONDONTWRITEBYTECODE": "1"}
+    told = subprocess.check_output([sys.executable, "-c", code], env=environment, text=True).split()
+    assert told == [str(package / "__init__.py"), "None" if compiled else str(folder / "bytecode")]
+    assert sorted(path.name for path in package.rglob("*")) == before
+    assert any((folder / "bytecode").rglob("*.pyc")) is not compiled
