@@ -176,6 +176,11 @@ options:
                 pending until somebody does.
             type: bool
             default: false
+          caveat:
+            description:
+              - What the value does not do on this host, as facts say that the manager does not know, such as a memory
+                limit beside a GPU that shares the host's memory. It is a warning of the call and changes nothing.
+            type: str
       files:
         description:
           - Whole files that are ours, root's, written atomically. A file that already stands there is recorded and
@@ -203,6 +208,16 @@ options:
               - The permissions, in octal.
             type: str
             default: "0644"
+          libraries:
+            description:
+              - Shared libraries that the text names. Each must be on the host and for its processor; otherwise the call
+                is refused, with the package that brings it, before anything is written.
+              - V(jemalloc), V(tcmalloc), V(mimalloc) and a file name without a folder stand for the path where the
+                host keeps it, and C(@NAME@) in the text becomes that path. What has a C($) in it is left to the
+                loader.
+            type: list
+            elements: str
+            default: []
   root:
     description:
       - The tree to work on. In any other than V(/) (a mounted image) only files are read and written, and nothing

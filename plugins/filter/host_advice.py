@@ -13,8 +13,8 @@ author: the gpu_fleet.node contributors (@gpu-fleet)
 description:
   - Takes the facts of M(gpu_fleet.node.gpu_facts) and M(gpu_fleet.node.allocator_facts) and returns one sentence for
     each thing that an operator should know before the settings are made true.
-  - These are the state of the driver, GPUs that are missing, huge pages on a kernel with large pages, limits that
-    do not see the memory of the GPU, NUMA nodes without a way to bind memory, and the advisories.
+  - These are the state of the driver, GPUs that are missing, NUMA nodes without a way to bind memory, and the
+    advisories.
 options:
   _input:
     description: The facts C(gpu_fleet_gpu); an empty mapping where they were not gathered.
@@ -24,15 +24,6 @@ options:
     description: The facts C(gpu_fleet_allocator); an empty mapping where they were not gathered.
     type: dict
     default: {}
-  thp_mode:
-    description: The huge page mode that is declared.
-    type: str
-    default: ""
-  limited:
-    description: The units whose memory is limited.
-    type: list
-    elements: str
-    default: []
 """
 
 EXAMPLES = r"""
@@ -48,42 +39,26 @@ _value:
   elements: str
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 Facts = Mapping[str, Any]
-USUAL_PAGE = 4096
 
 
-def host_advice(
-    gpu: Facts, allocator: Facts | None = None, thp_mode: str = "", limited: Sequence[str] = ()
-) -> list[str]:
+def host_advice(gpu: Facts, allocator: Facts | None = None) -> list[str]:
     """Return the sentences."""
-    return [*_gpus(gpu or {}, limited), *_host(allocator or {}, thp_mode)]
+    advisories = (allocator or {}).get("advisories") or ()
+    return [*_gpus(gpu or {}), *(f"{one['subject']}: {one['problem']}; {one['action']}" for one in advisories)]
 
 
-def _gpus(gpu: Facts, limited: Sequence[str]) -> Iterator[str]:
+def _gpus(gpu: Facts) -> Iterator[str]:
     if gpu.get("state") not in (None, "ok", "no_gpu"):
         yield f"GPUs: the state is {gpu['state']}; {gpu.get('action') or 'look at the driver'}"
     elif gpu.get("as_expected") is False:
         yield f"GPUs: {gpu.get('visible_count')} are visible and {gpu.get('expected_count')} expected"
-    unified = [one for one in gpu.get("gpus") or () if (one.get("memory") or {}).get("unified")]
-    if unified and limited:
-        yield f"{', '.join(limited)}: the GPU shares the host's memory, and what it takes is not counted by the limit"
     numa = gpu.get("numa") or {}
     if gpu.get("gpus") and (numa.get("cpu_nodes") or 0) > 1 and numa.get("numactl") is None:
         yield "numactl: is missing on a host with several NUMA nodes, so gpu-run binds CPUs and no memory"
-
-
-def _host(allocator: Facts, thp_mode: str) -> Iterator[str]:
-    host = allocator.get("host") or {}
-    page = (host.get("page_size") or {}).get("bytes")
-    huge = (host.get("thp") or {}).get("huge_page")
-    if thp_mode == "always" and page and page > USUAL_PAGE and huge:
-        sizes = f"{huge >> 20} MiB with pages of {page >> 10} KiB"
-        yield f"transparent huge pages: are {sizes}; always is rarely wanted here"
-    for one in allocator.get("advisories") or ():
-        yield f"{one['subject']}: {one['problem']}; {one['action']}"
 
 
 class FilterModule:

@@ -13,6 +13,8 @@ author: the gpu_fleet.node contributors (@gpu-fleet)
 description:
   - Takes the variables that the launcher gives every job, and returns the text of C(/etc/gpu-fleet/gpu-run.json).
   - A name that is none, a value of several lines, and an allocator configuration that would stop every job are refused.
+  - In C(LD_PRELOAD) a name without a folder becomes C(@NAME@), in whose place the option
+    O(gpu_fleet.node.tuning#module:sets[].files[].libraries) puts the path that it has on the host.
 options:
   _input:
     description: Names and values of environment variables.
@@ -36,6 +38,7 @@ _value:
   type: str
 """
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -44,6 +47,8 @@ from ansible.utils.display import Display
 from ansible_collections.gpu_fleet.node.plugins.module_utils._allocator import _configuration
 from ansible_collections.gpu_fleet.node.plugins.module_utils._launcher import _defaults
 
+PRELOAD = "LD_PRELOAD"
+PLAIN = re.compile(r"[A-Za-z0-9_.+-]+")
 ALLOCATOR = (_configuration.OLD_NAME, _configuration.HIP_NAME, _configuration.NEW_NAME)
 
 
@@ -51,6 +56,8 @@ def launcher_file(environment: Mapping[str, Any], slice_name: str = "") -> str:
     """Return the text of the defaults file; numbers become the texts that they are written as."""
     texts = {str(name): _text(str(name), value) for name, value in environment.items()}
     texts.update((name, _configuration.normal(texts[name])) for name in ALLOCATOR if name in texts)
+    if PRELOAD in texts:
+        texts[PRELOAD] = " ".join(_marked(word) for word in re.split("[ :]+", texts[PRELOAD]) if word)
     given = _defaults.Defaults(texts, slice_name)
     problems = [*_defaults.problems(given), *_allocator(texts)]
     if problems:
@@ -66,6 +73,10 @@ def _text(name: str, value: Any) -> str:
     if isinstance(value, (bool, dict, list)) or value is None:
         raise AnsibleFilterError(f"tune_numa_environment: {name} has {value!r}, expected one line of text; quote it")
     return str(value)
+
+
+def _marked(word: str) -> str:
+    return f"@{word}@" if PLAIN.fullmatch(word) else word
 
 
 def _allocator(texts: Mapping[str, str]) -> list[str]:

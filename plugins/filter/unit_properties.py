@@ -30,6 +30,12 @@ options:
     description: What the value V(reserve) of a memory limit keeps for the system; empty for the rule of the collection.
     type: str
     default: ""
+  gpu:
+    description:
+      - The facts C(gpu_fleet_gpu) of the host; an empty mapping where they were not gathered. A memory limit on a host
+        whose GPU shares the memory gets a caveat.
+    type: dict
+    default: {}
 """
 
 EXAMPLES = r"""
@@ -40,7 +46,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 _value:
-  description: Rows of unit, property, value and restart.
+  description: Rows of unit, property, value and restart, and of a caveat where there is one.
   type: list
   elements: dict
 """
@@ -69,9 +75,20 @@ PROPERTIES = {
 LIMITS = ("nofile", "nproc", "memlock", "stack", "core", "as", "data", "fsize", "rtprio")
 
 
-def unit_properties(definitions: Sequence[Mapping[str, Any]], reserve: str = "") -> list[dict[str, Any]]:
+SHARED = (
+    "the GPU shares the host's memory, and what it takes is not counted by this limit; leave it its part (a larger "
+    "reserve for this host), and cap torch by a memory fraction"
+)
+
+
+def unit_properties(
+    definitions: Sequence[Mapping[str, Any]], reserve: str = "", gpu: Mapping[str, Any] | None = None
+) -> list[dict[str, Any]]:
     """Return a row for each limit of each definition."""
-    return [row for one in definitions for row in _rows(one, reserve)]
+    rows = [row for one in definitions for row in _rows(one, reserve)]
+    shared = any((one.get("memory") or {}).get("unified") for one in (gpu or {}).get("gpus") or ())
+    caps = [row for row in rows if shared and row["property"] == "MemoryMax" and row["value"] != "infinity"]
+    return [{**row, "caveat": SHARED} if row in caps else row for row in rows]
 
 
 def _rows(definition: Mapping[str, Any], reserve: str) -> list[dict[str, Any]]:

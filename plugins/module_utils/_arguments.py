@@ -45,12 +45,14 @@ def spec() -> dict[str, Any]:
         "property": {"type": "str", "required": True, "choices": sorted(PROPERTIES)},
         "value": {"type": "str", "required": True},
         "restart": {"type": "bool", "default": False},
+        "caveat": {"type": "str"},
     }
     files = {
         "path": {"type": "str", "required": True},
         "content": {"type": "str"},
         "program": {"type": "str", "choices": ["gpu_run"]},
         "mode": {"type": "str", "default": "0644"},
+        "libraries": {"type": "list", "elements": "str", "default": []},
     }
     kinds = {
         "name": {"type": "str", "required": True},

@@ -56,6 +56,7 @@ class Host:
         self._kernel = kernel
         self._label = label
         self.commands = _commands.Commands(runner if self.live else None)
+        self.page = os.sysconf("SC_PAGE_SIZE")  # bytes, of the kernel that runs here
 
     # -- reading ---------------------------------------------------------------------------------------------------
 

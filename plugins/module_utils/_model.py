@@ -29,6 +29,8 @@ class Setting:
     one_way: bool = False  # the operator agreed that only a reboot takes it back
     when_missing: str | None = None  # the value that holds where the host has no such attribute
     payload: bytes = b""  # what a file is to hold, where the value only describes it
+    libraries: tuple[str, ...] = ()  # that the payload names, and that the host must have
+    caveat: str | None = None  # what the value does not do on this host, as facts say
     restart: bool = False  # the operator agreed that what runs with another value is restarted
 
 

@@ -9,6 +9,8 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from ansible_collections.gpu_fleet.node.plugins.module_utils import _topology
+
 FOLDERS = ("run/systemd/system.control", "etc/systemd/system", "usr/lib/systemd/system")
 COMMON = {
     "MemoryMax": "infinity",
@@ -34,6 +36,12 @@ DEFAULTS = {
 }
 DEFAULTS["service"].update({f"Limit{name}": value for name, value in LIMITS.items()})
 DEFAULTS["manager"].update({f"DefaultLimit{name}": value for name, value in LIMITS.items()})
+
+
+CPUSETS = {
+    "AllowedCPUs": ("cpuset.cpus", "sys/devices/system/cpu/possible"),
+    "AllowedMemoryNodes": ("cpuset.mems", "sys/devices/system/node/possible"),
+}
 
 
 class Manager:
@@ -117,7 +125,15 @@ class Manager:
         known = self._thoughts()
         known[unit] = {**known.get(unit, self.read(unit)), name: value or DEFAULTS["slice"][name]}
         self._think(known)
+        if name in CPUSETS and unit in self.groups:
+            self._cpuset(self.root / f"sys/fs/cgroup{self.groups[unit]}/{CPUSETS[name][0]}", name, value)
         return 0, ""
+
+    def _cpuset(self, place: Path, name: str, value: str) -> None:
+        """Hand a list to the kernel, which keeps its own where processes run and it is empty or beyond the machine."""
+        possible = (self.root / CPUSETS[name][1]).read_text()
+        if value and set(_topology.parse_cpus(value)) <= set(_topology.parse_cpus(possible)):
+            place.write_text(value.replace(" ", ",") + "\n")
 
     def beyond_files(self) -> bytes:
         """Return what the manager has in mind that its files do not say."""

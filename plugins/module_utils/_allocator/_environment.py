@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ansible_collections.gpu_fleet.node.plugins.module_utils._allocator import _libraries, _maps
+from ansible_collections.gpu_fleet.node.plugins.module_utils import _libraries
+from ansible_collections.gpu_fleet.node.plugins.module_utils._allocator import _maps
 from ansible_collections.gpu_fleet.node.plugins.module_utils._allocator._scene import Scene
 from ansible_collections.gpu_fleet.node.plugins.module_utils._host import Host
 from ansible_collections.gpu_fleet.node.plugins.module_utils._probe import _read

@@ -10,13 +10,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from ansible_collections.gpu_fleet.node.plugins.module_utils._allocator import (
-    _elf,
-    _environment,
-    _libraries,
-    _maps,
-    _processes,
-)
+from ansible_collections.gpu_fleet.node.plugins.module_utils import _libraries
+from ansible_collections.gpu_fleet.node.plugins.module_utils._allocator import _elf, _environment, _maps, _processes
 from ansible_collections.gpu_fleet.node.plugins.module_utils._allocator._figures import Missing, group
 from ansible_collections.gpu_fleet.node.plugins.module_utils._allocator._scene import Scene, failure
 from ansible_collections.gpu_fleet.node.plugins.module_utils._host import Host

@@ -14,7 +14,6 @@ from ansible_collections.gpu_fleet.node.plugins.module_utils._kinds._properties 
 from ansible_collections.gpu_fleet.node.plugins.module_utils._model import Setting, TuningError
 
 # Daemons whose children are jobs or logins.
-# Daemons whose children are jobs or logins.
 STARTS_JOBS = frozenset(
     (
         *("atd", "condor", "containerd", "crio", "cron", "crond", "docker", "kubelet", "lsfd", "nomad", "pbs_mom"),
@@ -71,6 +70,7 @@ def advice(host: Host, settings: Sequence[Setting]) -> list[str]:
             found.append(f"{key}: is inherited by everything that {unit} starts; the OOM killer spares that too")
         if name == "LimitAS" and not value.endswith(INFINITY):
             found.append(f"{key}: CUDA reserves 100 GiB and more of address space untouched; leave it at infinity")
+    found += [f"{one.key}: {one.caveat}" for one in settings if one.caveat]
     return found + _ignored(host, settings)
 
 

@@ -9,8 +9,10 @@ import hashlib
 import posixpath
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+from ansible_collections.gpu_fleet.node.plugins.module_utils import _libraries
 from ansible_collections.gpu_fleet.node.plugins.module_utils._host import Host
 from ansible_collections.gpu_fleet.node.plugins.module_utils._kinds import _plain
 from ansible_collections.gpu_fleet.node.plugins.module_utils._launcher import _build
@@ -24,7 +26,6 @@ advice = _plain.advice
 explain = _plain.explain
 follows = _plain.follows
 made = _plain.made
-resolve = _plain.resolve
 running = _plain.running
 place = _plain.place
 wanted = _plain.wanted
@@ -48,7 +49,8 @@ def _declare(set_name: str, option: Mapping[str, Any]) -> Setting:
     if not MODE.fullmatch(mode) or int(mode, 8) & 0o022:
         raise TuningError(f"{path}: mode {mode!r} is not three octal digits that let only the owner write")
     payload = _payload(path, option)
-    return Setting(set_name, NAME, path, describe(payload, int(mode, 8)), payload=payload)
+    needed = tuple(str(word) for word in option.get("libraries") or ())
+    return Setting(set_name, NAME, path, describe(payload, int(mode, 8)), payload=payload, libraries=needed)
 
 
 def _payload(path: str, option: Mapping[str, Any]) -> bytes:
@@ -58,9 +60,25 @@ def _payload(path: str, option: Mapping[str, Any]) -> bytes:
     return PROGRAMS[program]() if program is not None else str(content).encode()
 
 
+def resolve(host: Host, setting: Setting, _settings: Sequence[Setting]) -> Setting:
+    """Return the setting with the paths that its libraries have on this host; refuse one that is not there."""
+    payload = setting.payload
+    for word in setting.libraries:
+        try:
+            path = _libraries.place(host, word)
+        except TuningError as error:
+            raise TuningError(f"{setting.key}: {error}") from error
+        payload = payload.replace(f"@{word}@".encode(), path.encode())
+    return replace(setting, value=describe(payload, _mode(setting.value)), payload=payload)
+
+
 def describe(content: bytes, mode: int) -> str:
     """Return what stands for the file in messages and comparisons."""
     return f"sha256 {hashlib.sha256(content).hexdigest()[:16]}, {len(content)} bytes, mode {mode:04o}"
+
+
+def _mode(description: str) -> int:
+    return int(description.rsplit(" ", 1)[1], 8)
 
 
 def live(_host: Host, _place: str) -> str | None:
@@ -80,7 +98,7 @@ def write(_host: Host, place: str, _state: str) -> None:
 
 def files(settings: Sequence[Setting]) -> dict[str, Content]:
     """Return the files."""
-    return {one.key: Content(one.payload, int(one.value.rsplit(" ", 1)[1], 8)) for one in settings}
+    return {one.key: Content(one.payload, _mode(one.value)) for one in settings}
 
 
 def parse(path: str, state: FileState) -> dict[str, str]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ansible_collections.gpu_fleet.node.plugins.module_utils._host import Host
-from ansible_collections.gpu_fleet.node.plugins.module_utils._kinds import _plain, _start, _values
+from ansible_collections.gpu_fleet.node.plugins.module_utils._kinds import _huge_pages, _plain, _start, _values
 from ansible_collections.gpu_fleet.node.plugins.module_utils._model import (
     Content,
     FileState,
@@ -23,7 +23,7 @@ NAME = "sysfs"
 NO_LIVE = None
 RANK = 10  # before sysctl: a new THP mode makes the kernel compute vm.min_free_kbytes again
 MISSING = _plain.MISSING
-advice = _plain.advice
+advice = _huge_pages.advice
 follows = _plain.follows
 made = _plain.made
 resolve = _plain.resolve
@@ -70,7 +70,8 @@ def obstacle(host: Host, path: str, _state: str) -> str | None:
 
 
 def explain(host: Host, setting: Setting) -> str | None:
-    """Refuse a word that the attribute does not offer."""
+    """Refuse a word that the attribute does not offer, and a number that this kernel would not take."""
+    _huge_pages.refuse(host, setting)
     text = host.attribute(setting.key) or ""
     offered = CHOSEN.sub(r"\1", text).split()
     if len(CHOSEN.findall(text)) == 1 and setting.value not in offered:

@@ -13,6 +13,7 @@ from ansible_collections.gpu_fleet.node.plugins.module_utils import _cgroup, _ma
 from ansible_collections.gpu_fleet.node.plugins.module_utils._host import Host
 from ansible_collections.gpu_fleet.node.plugins.module_utils._kinds import (
     _amounts,
+    _cpusets,
     _effects,
     _plain,
     _properties,
@@ -52,7 +53,8 @@ def _declare(set_name: str, option: Mapping[str, Any]) -> Setting:
         raise TuningError(f"{unit} {name}: is a property of a {' or '.join(known.units)}, not of a {kind}")
     value = known.form(f"{unit} {name}", _values.clean(f"{unit} {name}", option))
     _effects.refuse(unit, name, value)
-    return Setting(set_name, NAME, f"{unit} {name}", value, restart=bool(option.get("restart")))
+    restart, caveat = bool(option.get("restart")), option.get("caveat")
+    return Setting(set_name, NAME, f"{unit} {name}", value, restart=restart, caveat=caveat)
 
 
 def check(settings: Sequence[Setting]) -> tuple[Setting, ...]:
@@ -76,17 +78,21 @@ def live(host: Host, place: str) -> str | None:
     value = _shown.normal(known, shown)
     if value is not None and _manager.shared(unit) and _shown.stale(host, unit, known, value):
         return f"{value} once reloaded"
+    text = _kernel(host, known, shown.get("ControlGroup", ""))
+    if value is None or text is None:
+        return value
+    if name in _cpusets.LISTS:
+        return _cpusets.held(host, name, value, text)
     # A word such as idle stands for more than one file of the kernel, so only numbers are compared.
-    comparable = value is not None and (value.isdigit() or value == _properties.INFINITY)
-    held = _kernel(host, known, shown.get("ControlGroup", "")) if comparable else None
-    return value if held is None else held
+    comparable = value.isdigit() or value == _properties.INFINITY
+    return (_shown.kernel(text) if comparable else None) or value
 
 
 def _kernel(host: Host, known: _properties.Property, group: str) -> str | None:
-    """Return the value that the kernel holds for a running control group."""
+    """Return the text that the kernel has for a running control group; None where it has no such file."""
     found = _cgroup.folder(host, known.kernel[0]) if group not in ("", "/") and known.kernel[0] else None
     file = known.kernel[1 if found[0] == 2 else 2] if found else ""
-    return _shown.kernel(host.glance(f"{found[1]}{group}/{file}")) if found and file else None
+    return host.glance(f"{found[1]}{group}/{file}") if found and file else None
 
 
 def follows(place: str) -> bool:
@@ -115,7 +121,8 @@ def obstacle(host: Host, place: str, _state: str) -> str | None:
 
 
 def explain(host: Host, setting: Setting) -> str | None:
-    """Say why systemd has no such value."""
+    """Say why systemd has no such value, or refuse one that the kernel would not take."""
+    _cpusets.refuse(host, setting)
     unit, name = setting.key.split()
     shown = _shown.ask(host, unit)
     if shown is None:
@@ -134,7 +141,8 @@ def write(host: Host, place: str, state: str) -> None:
     """Set the property of a running manager, or let it read our files where that is the only way."""
     unit, name = place.split()
     if not follows(place):
-        _manager.set_property(host, unit, _shown.assignment(_properties.PROPERTIES[name], state))
+        for text in _cpusets.on_the_way(host, name, state):
+            _manager.set_property(host, unit, _shown.assignment(_properties.PROPERTIES[name], text))
     elif live(host, place) != state:
         _manager.reload(host)
 

@@ -14,6 +14,7 @@ PATH = "/etc/gpu-fleet/gpu-run.json"
 KEYS = ("environment", "slice")
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 SLICE = re.compile(r"[A-Za-z0-9:_.\\][A-Za-z0-9:_.\\-]*\.slice")
+PRELOAD = "LD_PRELOAD"  # libraries, parted by blanks or colons
 OURS = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")  # gpu-run sets these itself, for each command
 
 
@@ -37,6 +38,11 @@ def parse(text: str) -> Defaults:
     for problem in problems(given):
         raise ValueError(problem)
     return given
+
+
+def preloads(defaults: Defaults) -> list[str]:
+    """Return the libraries that every command is to load first."""
+    return [word for word in re.split("[ :]+", defaults.environment.get(PRELOAD, "")) if word]
 
 
 def render(defaults: Defaults) -> str:

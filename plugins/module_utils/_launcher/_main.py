@@ -61,7 +61,8 @@ def _start(options: Options, defaults: Defaults, root: str) -> int:
     slice_name = defaults.slice if options.slice is None else options.slice
     late = () if options.dry_run or not slice_name else _enter(options, slice_name, root)
     scene = _scene.look(_environment(), options.gpus, root)
-    made = _plan.plan(options, defaults, replace(scene, obstacles=(*late, *scene.obstacles)))
+    gone = _scene.gone(_defaults.preloads(defaults), root)
+    made = _plan.plan(options, defaults, replace(scene, gone=gone, obstacles=(*late, *scene.obstacles)))
     if options.dry_run:
         answer = {**made.show(), "slice": slice_name or None, "strict": options.strict}
         sys.stdout.write(json.dumps({**answer, "command": list(options.command)}, indent=1) + "\n")

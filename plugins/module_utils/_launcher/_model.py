@@ -46,6 +46,7 @@ class Scene:
     environment: Mapping[str, str]
     instances: Mapping[str, str] = field(default_factory=dict)  # MIG UUID -> address of its GPU
     unbindable: str | None = None  # why memory cannot be bound here
+    gone: tuple[str, ...] = ()  # libraries that the defaults preload and that are not here any more
     obstacles: tuple[str, ...] = ()
 
 

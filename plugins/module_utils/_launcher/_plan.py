@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ansible_collections.gpu_fleet.node.plugins.module_utils import _topology
-from ansible_collections.gpu_fleet.node.plugins.module_utils._launcher import _devices
+from ansible_collections.gpu_fleet.node.plugins.module_utils._launcher import _defaults, _devices
 from ansible_collections.gpu_fleet.node.plugins.module_utils._launcher._defaults import Defaults
 from ansible_collections.gpu_fleet.node.plugins.module_utils._launcher._model import Device, Gpu, Memory, Plan, Scene
 from ansible_collections.gpu_fleet.node.plugins.module_utils._launcher._options import Options
@@ -25,11 +25,11 @@ def plan(options: Options, defaults: Defaults, scene: Scene) -> Plan:
     if options.gpus:
         devices = _devices.choose(scene, options.gpus, devices)
     near, without = _of_rank(scene, devices)
-    made = Plan(near, obstacles=(*scene.obstacles, *amiss, *without))
+    made = Plan(near, obstacles=(*scene.obstacles, *_missing(scene), *amiss, *without))
     made = _environment(options, defaults, scene, replace(made, devices=near if options.isolate else devices))
     made = replace(made, devices=near, remarks=_parts(near))
     if not near:
-        return replace(made, obstacles=made.obstacles or (NO_GPU,))
+        return made if amiss or without else replace(made, obstacles=(*made.obstacles, NO_GPU))
     return _bind(options, scene, made)
 
 
@@ -48,9 +48,22 @@ def _parts(devices: Sequence[Device]) -> tuple[str, ...]:
     return tuple(f"{one.uuid}: is a part of GPU {one.gpu.index}, whose place counts" for one in parts)
 
 
+def _present(defaults: Defaults, scene: Scene) -> dict[str, str]:
+    """Return the administrator's variables; of a preload only what is here, or every program would get a line."""
+    kept = " ".join(word for word in _defaults.preloads(defaults) if word not in scene.gone)
+    others = {name: value for name, value in defaults.environment.items() if name != _defaults.PRELOAD}
+    return {**others, _defaults.PRELOAD: kept} if kept else others
+
+
+def _missing(scene: Scene) -> tuple[str, ...]:
+    if _defaults.PRELOAD in scene.environment:
+        return ()
+    return tuple(f"{path}: is not here, so it is not preloaded" for path in scene.gone)
+
+
 def _environment(options: Options, defaults: Defaults, scene: Scene, made: Plan) -> Plan:
     """Set the administrator's variables that the caller has not set, and the device list where it is ours to set."""
-    wanted = {name: value for name, value in defaults.environment.items() if name not in scene.environment}
+    wanted = {name: value for name, value in _present(defaults, scene).items() if name not in scene.environment}
     if not (options.gpus or options.isolate) or not made.devices:
         return replace(made, environment=wanted)
     if all(one.uuid for one in made.devices):

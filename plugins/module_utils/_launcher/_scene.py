@@ -44,7 +44,13 @@ def look(environment: Mapping[str, str], names: Sequence[str], root: str = "/") 
     cpus = tuple(sorted(os.sched_getaffinity(0)))
     instances = _instances(f"{environment.get(LIST, '')},{','.join(names)}", gpus, ask)
     unbindable = _unbindable(usable) if gpus and len(machine) > 1 else None
-    return Scene(gpus, machine, cpus, memory, environment, instances, unbindable, tuple(lines))
+    return Scene(gpus, machine, cpus, memory, environment, instances, unbindable, obstacles=tuple(lines))
+
+
+def gone(libraries: Sequence[str], root: str = "/") -> tuple[str, ...]:
+    """Return the libraries that are not where they are said to be; `$LIB` and bare names are the loader's to find."""
+    paths = [word for word in libraries if word.startswith("/") and "$" not in word]
+    return tuple(word for word in paths if not os.path.exists(f"{root.rstrip('/')}{word}"))
 
 
 def _tool(lines: list[str]) -> Ask:

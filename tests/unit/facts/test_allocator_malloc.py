@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.gpu_fleet.node.plugins.module_utils import _libraries
 from ansible_collections.gpu_fleet.node.plugins.module_utils._allocator import (
     _elf,
     _environment,
-    _libraries,
     _malloc,
     _maps,
     _processes,

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import yaml
 from ansible_collections.gpu_fleet.node.plugins.module_utils import _topology
-from ansible_collections.gpu_fleet.node.plugins.module_utils._launcher import _options, _plan, _scene
+from ansible_collections.gpu_fleet.node.plugins.module_utils._launcher import _defaults, _options, _plan, _scene
 from ansible_collections.gpu_fleet.node.plugins.module_utils._launcher._defaults import Defaults
 from ansible_collections.gpu_fleet.node.plugins.module_utils._launcher._model import Plan, RefusalError, Scene
 
-from .host import build, stand_in, uuid
+from .host import build, put, stand_in, uuid
 
 CASES = yaml.safe_load((Path(__file__).parent / "cases" / "plans.yml").read_text())
 TOOL = 'case "$1" in topo) file=topo;; -L) file=list;; *) file=query;; esac\ncat "{0}/$file" 2>/dev/null || exit 9'
@@ -35,12 +35,15 @@ def scene(folder: Path, case: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -
     found = _scene.look(case.get("environment", {}), names, str(root))
     allowed = case.get("allowed", {})
     nodes = ",".join(str(number) for number in case["machine"]["nodes"])
+    put(root, dict.fromkeys(case.get("files", []), ""))
+    preloads = _defaults.preloads(Defaults(case.get("defaults", {})))
     more = {name: addresses[number] for name, number in case.get("instances", {}).items()}
     return replace(
         found,
         cpus=_topology.parse_cpus(allowed.get("cpus", "0-143")),
         memory=_topology.parse_cpus(str(allowed.get("memory", nodes))),
         instances={**found.instances, **more},
+        gone=_scene.gone(preloads, str(root)),
     )
 
 

@@ -270,6 +270,16 @@ def test_the_administrator_s_variables(box: Box) -> None:
     assert done.stdout == "8 INFO\n"
 
 
+def test_f26_a_preload_that_is_gone_spoils_no_program_s_output(box: Box) -> None:
+    given = {"environment": {"LD_PRELOAD": "/nonexistent/libjemalloc.so.2"}, "slice": ""}
+    put(box.folder / "root", {"etc/gpu-fleet/gpu-run.json": json.dumps(given)})
+    done = box.run("--gpu", "1", "--", "sh", "-c", "echo ${LD_PRELOAD-unset}; true; exit 7")
+    line = "gpu-run: /nonexistent/libjemalloc.so.2: is not here, so it is not preloaded\n"
+    assert (done.stdout, done.stderr, done.returncode) == ("unset\n", line, 7)
+    done = box.run("--gpu", "1", "--strict", "--", "sh", "-c", "echo started")
+    assert (done.stdout, done.returncode) == ("", 1) and done.stderr.startswith(line)
+
+
 def test_a_dry_run_starts_nothing(box: Box) -> None:
     done = box.run("--dry-run", "--gpu", "1", "--slice", "gpu-jobs.slice", "--", "sh", "-c", "echo started")
     told = json.loads(done.stdout)

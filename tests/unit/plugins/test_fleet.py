@@ -145,29 +145,31 @@ HEALTHY = {
 
 
 @pytest.mark.parametrize(
-    ("gpu", "allocator", "mode", "said"),
+    ("gpu", "allocator", "said"),
     [
-        (HEALTHY, {}, "always", []),
-        ({}, {}, "always", []),
-        ({**HEALTHY, "state": "version_mismatch", "action": "reboot"}, {}, "", ["version_mismatch; reboot"]),
-        ({**HEALTHY, "as_expected": False, "visible_count": 7, "expected_count": 8}, {}, "", ["7 are visible and 8"]),
-        ({**HEALTHY, "gpus": [{"memory": {"unified": True}}]}, {}, "", ["gpu.slice: the GPU shares"]),
-        ({**HEALTHY, "numa": {"cpu_nodes": 2, "numactl": None}}, {}, "", ["numactl: is missing"]),
-        ({**HEALTHY, "numa": {"cpu_nodes": 1, "numactl": None}}, {}, "", []),
-        (HEALTHY, {"host": {"page_size": {"bytes": 65536}, "thp": {"huge_page": 2**29}}}, "always", ["are 512 MiB"]),
-        (HEALTHY, {"host": {"page_size": {"bytes": 65536}, "thp": {"huge_page": 2**29}}}, "madvise", []),
-        (HEALTHY, {"host": {"page_size": {"bytes": 4096}, "thp": {"huge_page": 2**21}}}, "always", []),
-        (
-            HEALTHY,
-            {"advisories": [{"subject": "torch", "problem": "leaks", "action": "update"}]},
-            "",
-            ["leaks; update"],
-        ),
+        (HEALTHY, {}, []),
+        ({}, {}, []),
+        ({**HEALTHY, "state": "version_mismatch", "action": "reboot"}, {}, ["version_mismatch; reboot"]),
+        ({**HEALTHY, "as_expected": False, "visible_count": 7, "expected_count": 8}, {}, ["7 are visible and 8"]),
+        ({**HEALTHY, "numa": {"cpu_nodes": 2, "numactl": None}}, {}, ["numactl: is missing"]),
+        ({**HEALTHY, "numa": {"cpu_nodes": 1, "numactl": None}}, {}, []),
+        (HEALTHY, {"advisories": [{"subject": "torch", "problem": "leaks", "action": "update"}]}, ["leaks; update"]),
     ],
 )
-def test_advice(gpu: dict[str, Any], allocator: dict[str, Any], mode: str, said: list[str]) -> None:
-    found = host_advice(gpu, allocator, mode, ["gpu.slice"])
+def test_advice(gpu: dict[str, Any], allocator: dict[str, Any], said: list[str]) -> None:
+    found = host_advice(gpu, allocator)
     assert len(found) == len(said) and all(part in text for part, text in zip(said, found)), found
+
+
+def test_a_memory_limit_beside_shared_memory_has_a_caveat() -> None:
+    definitions = [
+        {"name": "gpu.slice", "memory_max": "4G", "tasks_max": 9},
+        {"name": "a.slice", "memory_max": "infinity"},
+    ]
+    unified = {"gpus": [{"memory": {"unified": False}}, {"memory": {"unified": True}}]}
+    assert ["caveat" in row for row in unit_properties(definitions, "", unified)] == [True, False, False]
+    for facts in (HEALTHY, {}, None, {"gpus": [{"memory": {"unified": None}}]}):
+        assert not any("caveat" in row for row in unit_properties(definitions, "", facts))
 
 
 def test_a_rule_allows_one_command_of_one_group() -> None:
@@ -218,6 +220,11 @@ def test_the_lines_of_an_audit() -> None:
     assert audit_lines({}) == []
 
 
+def test_f26_a_library_by_name_is_left_to_each_host() -> None:
+    told = json.loads(launcher_file({"LD_PRELOAD": "jemalloc:libx.so /opt/liby.so  /opt/$LIB/libz.so"}))
+    assert told["environment"]["LD_PRELOAD"] == "@jemalloc@ @libx.so@ /opt/liby.so /opt/$LIB/libz.so"
+
+
 def test_f25_the_launcher_s_file_has_allocator_strings_as_torch_takes_them(capsys: pytest.CaptureFixture[str]) -> None:
     text = launcher_file(
         {"PYTORCH_ALLOC_CONF": "max_split_size_mb:128, expandable_segments:False", "N": 8}, "gpu.slice"
@@ -240,6 +247,7 @@ def test_f25_the_launcher_s_file_has_allocator_strings_as_torch_takes_them(capsy
         ({"A": True}, "", "quote it"),
         ({"A": None}, "", "quote it"),
         ({"A": "b\nc"}, "", "not a text on one line"),
+        ({"LD_PRELOAD": "jemalloc\n/x.so"}, "", "not a text on one line"),
         ({"A b": "c"}, "", "not the name of a variable"),
         ({"CUDA_VISIBLE_DEVICES": "0"}, "", "set by gpu-run"),
         ({}, "gpu.service", "not the name of a slice"),

@@ -98,6 +98,21 @@ CASES: dict[str, tuple[dict[str, Any], list[tuple[str, str, str, str | None]]]] 
         },
         DEFAULTS,
     ),
+    "F26: the launcher with a library that each host has to have": (
+        {
+            "tune_numa_environment": {"LD_PRELOAD": "jemalloc:/opt/libx.so"},
+            "expected_files": ["/usr/local/bin/gpu-run", "/etc/gpu-fleet/gpu-run.json"],
+            "expected_libraries": ["jemalloc", "/opt/libx.so"],
+        },
+        DEFAULTS,
+    ),
+    "a memory limit beside a GPU that shares the memory": (
+        {
+            "ansible_facts": {"gpu_fleet_gpu": {"gpus": [{"memory": {"unified": True}}]}},
+            "expected_caveats": ["MemoryMax"],
+        },
+        DEFAULTS,
+    ),
     "no launcher": ({"tune_numa_launcher_path": "", "expected_files": []}, DEFAULTS),
     "never brings shared memory along": (
         {"tune_thp_enabled": "never", "tune_thp_defrag": ""},
@@ -165,6 +180,10 @@ def test_what_the_roles_declare(case: str, tmp_path: Path) -> None:
     assert [one["name"] for one in sets] == ["tune_thp", "tune_sysctl", "tune_limits", "tune_slices", "tune_numa"]
     thp, sysctl, limits, slices, numa = sets
     assert [one["path"] for one in numa["files"]] == variables.get("expected_files", ["/usr/local/bin/gpu-run"])
+    needed = [word for one in numa["files"] for word in one.get("libraries", [])]
+    assert needed == variables.get("expected_libraries", [])
+    caveats = [one["property"] for one in slices["units"] if one.get("caveat")]
+    assert caveats == variables.get("expected_caveats", [])
     rows = [("sysfs", one["path"], str(one["value"]), one.get("when_missing")) for one in thp["sysfs"]]
     rows += [("sysctl", one["key"], str(one["value"]), _rule(one)) for one in sysctl["sysctl"]]
     assert sorted(rows, key=str) == sorted(expected, key=str)

@@ -1,12 +1,13 @@
 # Copyright: (c) 2026, the gpu_fleet.node contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Where a malloc library lies on this distribution and processor, or which package brings it."""
+"""Where a library lies on this distribution and processor, and which package brings one of the malloc libraries."""
 
 from __future__ import annotations
 
 import os
 import re
+import stat
 
 from ansible_collections.gpu_fleet.node.plugins.module_utils._host import Host
 from ansible_collections.gpu_fleet.node.plugins.module_utils._model import TuningError
@@ -28,6 +29,7 @@ PACKAGES = {
     "suse": {"jemalloc": "libjemalloc2", "tcmalloc": "libtcmalloc4", "mimalloc": "libmimalloc2"},
 }
 FAMILIES = {"rhel": "fedora", "centos": "fedora", "ubuntu": "debian", "opensuse": "suse", "sles": "suse"}
+PROGRAMS = ("/usr/bin/env", "/bin/sh", "/usr/lib/systemd/systemd")  # one of them tells the processor of an image
 # The number of a processor in the header of a library.
 PROCESSORS = {"x86_64": 62, "aarch64": 183, "ppc64le": 21, "riscv64": 243, "s390x": 22}
 
@@ -46,9 +48,46 @@ def folders(machine: str) -> tuple[str, ...]:
     )
 
 
+def processor(host: Host) -> str:
+    """Return the processor of a host; that of an image is the one that its programs are for."""
+    numbers = [] if host.live else [_number(host, path) for path in PROGRAMS]
+    names = [name for name, number in PROCESSORS.items() if number in numbers]
+    return names[0] if names else os.uname().machine
+
+
+def place(host: Host, word: str) -> str:
+    """Return the path behind the name of a malloc library or a file name; refuse what is not on this host.
+
+    What only the loader can complete (`$LIB`) is left as it is.
+    """
+    if word in FILES:
+        return find(host, word)
+    if "$" in word:
+        return word
+    machine = processor(host)
+    places = [word] if "/" in word else [f"{folder}/{word}" for folder in folders(machine)]
+    found = [path for path in places if path.startswith("/") and exists(host, path)]
+    fits = [path for path in found if _is_for(host, path, machine)]
+    if fits:
+        return fits[0]
+    stem = next((name for name, files in FILES.items() if files.fullmatch(os.path.basename(word))), None)
+    wrong = f"is not for {machine}" if found else "is not on this host" if "/" in word else "is in no usual folder"
+    raise TuningError(f"{word}: {wrong}, so the loader would complain for every program; {_way(host, stem)}")
+
+
+def _way(host: Host, stem: str | None) -> str:
+    """Return what to do about a library that is not where it was said to be."""
+    if stem is None:
+        return "give the whole path of a library that is here, or take it out"
+    try:
+        return f"it is {find(host, stem)} here, which the name {stem} stands for"
+    except TuningError:
+        return f"install {package(host, stem)}"
+
+
 def find(host: Host, name: str, machine: str = "") -> str:
     """Return the path of a malloc library; refuse with the package that brings it where there is none."""
-    machine = machine or os.uname().machine
+    machine = machine or processor(host)
     for folder in folders(machine):
         fits = [one for one in _read.names(host, folder) if FILES[name].fullmatch(one)]
         for base in sorted(fits, key=_newest):
@@ -75,20 +114,32 @@ def package(host: Host, name: str) -> str:
     return f"the package of {name} for this distribution"
 
 
-def exists(host: Host, path: str, hops: int = 8) -> bool:
-    """Tell whether a path leads to something, links followed inside the tree."""
+def exists(host: Host, path: str) -> bool:
+    """Tell whether a path leads to a file, links followed inside the tree."""
+    return _end(host, path) is not None
+
+
+def _end(host: Host, path: str, hops: int = 8) -> str | None:
+    """Return the file that a path leads to; None where there is none."""
     link = host.target(path)
     if link is not None and hops:
-        return exists(host, os.path.normpath(os.path.join(os.path.dirname(path), link)), hops - 1)
-    return link is None and host.mode(path) is not None
+        return _end(host, os.path.normpath(os.path.join(os.path.dirname(path), link)), hops - 1)
+    return path if link is None and stat.S_ISREG(host.mode(path) or 0) else None
 
 
 def _is_for(host: Host, path: str, machine: str) -> bool:
     """Tell by its header whether a library is for this processor; what has no such header is not judged."""
+    number = _number(host, path) if machine in PROCESSORS else None
+    return number is None or number == PROCESSORS[machine]
+
+
+def _number(host: Host, path: str) -> int | None:
+    """Return the number of the processor that a program or library is for; None where it has none."""
+    end = _end(host, path)
     try:
-        with open(os.path.realpath(host.at(path)), "rb") as stream:
+        with open(host.at(end or path), "rb") as stream:
             head = stream.read(20)
     except OSError:
-        return True
-    known = machine in PROCESSORS and head.startswith(b"\x7fELF") and len(head) == 20
-    return not known or int.from_bytes(head[18:20], "big" if head[5] == 2 else "little") == PROCESSORS[machine]
+        return None
+    known = head.startswith(b"\x7fELF") and len(head) == 20
+    return int.from_bytes(head[18:20], "big" if head[5] == 2 else "little") if known else None
