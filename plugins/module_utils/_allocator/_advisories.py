@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from ansible_collections.gpu_fleet.node.plugins.module_utils._allocator._table i
 HOST = "host"
 UNREAD = "unread"  # in a view: how the names begin of which nothing is known, since their source failed
 STEER = ("variable.", "tunable.", "accepts.", "preload.")
+ORDER = {"below": operator.lt, "at_least": operator.ge, "at_most": operator.le}
 Facts = Mapping[str, Any]  # by name; a name that is left out is known to be absent, and None is not known
 
 
@@ -64,13 +66,13 @@ def _compare(when: When, fact: Any) -> bool | None:
     if fact == "unlimited":
         return when.operator == "at_least"
     if isinstance(when.value, int):
-        return bool(fact >= when.value if when.operator == "at_least" else fact <= when.value)
+        return ORDER[when.operator](fact, when.value)
     has, wanted = _configuration.version(str(fact)), _configuration.version(str(when.value))
     if has is None or wanted is None:
         return None
     if when.operator == "series":
         return has[: len(wanted)] == wanted
-    return has < wanted if when.operator == "below" else has >= wanted
+    return ORDER[when.operator](has, wanted)
 
 
 def views(facts: Mapping[str, Any], kernel: str) -> Iterator[tuple[str, str, Facts]]:
@@ -99,9 +101,9 @@ def _host(facts: Mapping[str, Any], kernel: str) -> dict[str, Any]:
     view: dict[str, Any] = {
         UNREAD: STEER if facts.get("malloc") is None else (),
         "kernel": kernel,
-        "page_size": _at(host, "page_size", "bytes"),
         "overcommit": _at(host, "overcommit", "mode"),
         "thp.enabled": _at(host, "thp", "enabled"),
+        "thp.huge_page": _at(host, "thp", "huge_page"),
         "shm.size": _at(host, "shm", "size"),
         "swap": _at(host, "memory", "swap_total"),
     }
@@ -126,6 +128,8 @@ def _limits(facts: Mapping[str, Any]) -> dict[str, Any]:
 
     No limit on address space is absence.
     """
+    if facts.get("limits") is None:
+        return {"login.nofile": None, "login.as": None}
     logins = _at(facts, "limits", "logins")
     login, caller = logins[0]["limits"] if logins else {}, _at(facts, "limits", "caller", "limits")
     files = _at(login, "nofile", "soft")
@@ -140,10 +144,10 @@ def _variables(malloc: Mapping[str, Any]) -> dict[str, Any]:
     accepted = _at(malloc, "glibc", "tunables")
     for row in reversed(malloc.get("variables") or ()):  # the first source wins
         view[f"variable.{row['name']}"] = row["value"]
-        for pair in row["value"].split(":") if row["name"] == "GLIBC_TUNABLES" else ():
-            name, _equals, value = pair.partition("=")
-            view[f"tunable.{name}"] = value
-            view[f"accepts.{name}"] = None if accepted is None else name in accepted
+    for pair in filter(None, view.get("variable.GLIBC_TUNABLES", "").split(":")):
+        name, _equals, value = pair.partition("=")
+        view[f"tunable.{name}"] = value
+        view[f"accepts.{name}"] = None if accepted is None else name in accepted
     return view
 
 
@@ -156,9 +160,18 @@ def _torch(row: Mapping[str, Any]) -> dict[str, Any]:
             view[f"torch.{name}"] = row.get(name)
     if row.get("cuda") is None and "torch.cuda" not in view:
         view.pop("torch.nccl"), view.pop("torch.cudnn")
-    view.update({f"option.{name}": value for name, value in (_at(row, "allocator", "options") or {}).items()})
-    if _at(row, "allocator", "backend") is not None and _at(row, "allocator", "valid") is not None:
-        view["torch.configuration_valid"] = row["allocator"]["valid"]
-    if row.get("nccl") and row.get("nccl_required"):
-        view["torch.nccl_differs"] = row["nccl"] != row["nccl_required"]
+    allocator = row.get("allocator") or {}
+    if allocator.get("backend") is not None:  # a build without GPUs reads no configuration
+        view["torch.backend"] = allocator["backend"]
+        view.update({f"option.{name}": value for name, value in (allocator.get("options") or {}).items()})
+        if allocator.get("valid") is not None:
+            view["torch.configuration_valid"] = allocator["valid"]
+    if "torch.nccl" in view and row.get("nccl_required"):
+        view["torch.nccl_differs"] = _differs(row["nccl"], row["nccl_required"])
     return view
+
+
+def _differs(has: str | None, required: str) -> bool | None:
+    """Tell whether a version is another one than required, which may have fewer numbers; None where it is unknown."""
+    numbers, least = _configuration.version(has), _configuration.version(required)
+    return None if numbers is None or least is None else numbers[: len(least)] != least

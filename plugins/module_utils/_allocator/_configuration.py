@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 Version = tuple[int, ...]
 OLD_NAME, HIP_NAME, NEW_NAME = "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF"
-NEW_NAME_SINCE = (2, 9)
+NEW_NAME_SINCE = (2, 10)  # 2.9 warns about the old name, and its allocator for CUDA still reads that one only
 SEGMENTS_KERNEL = (5, 6)  # the first with pidfd_getfd, by which segments are shared
 
 BOOLEAN = (

@@ -36,11 +36,11 @@ class Advisory:
 ADVISORIES = (
     Advisory(
         "cuda-11.4-nccl-2.9.6",
-        "error",
+        "warning",
         (When("torch.cuda", "series", "11.4"), When("torch.nccl", "series", "2.9.6")),
-        "NCCL 2.9.6 leaks memory with CUDA 11.4, until a long job runs out of it",
-        "use a torch with NCCL 2.9.8 or newer",
-        "NCCL release notes, 2.9.8 (memory leaks fixed)",
+        "NCCL 2.9.6 is older than its support of CUDA 11.4 (2.10.3) and reported to leak memory with it",
+        "use a torch with NCCL 2.11.4 or newer, since 2.10 leaks on some topologies too",
+        "field reports that NVIDIA has not confirmed; NCCL release notes, 2.10.3; NVIDIA/nccl#604",
     ),
     Advisory(
         "allocator-string-refused",
@@ -48,7 +48,7 @@ ADVISORIES = (
         (When("torch.configuration_valid", "is", False),),
         "this torch refuses the allocator configuration, so every job stops at its first use of CUDA",
         "correct the variable where it is set; the problems stand in the facts about this torch",
-        "bitsandbytes-foundation/bitsandbytes#306; OpenRLHF/OpenRLHF#957",
+        "bitsandbytes-foundation/bitsandbytes#306; mosaicml/llm-foundry#1088; OpenRLHF/OpenRLHF#957",
     ),
     Advisory(
         "expandable-segments-torch",
@@ -56,7 +56,7 @@ ADVISORIES = (
         (When("option.expandable_segments", "is", "True"), When("torch.version", "below", "2.1")),
         "expandable_segments is unknown to torch before 2.1, so every job stops at its first use of CUDA",
         "take the option out of the configuration, or use torch 2.1 or newer",
-        "pytorch/pytorch#123505; mosaicml/llm-foundry#1088",
+        "pytorch/pytorch#96995; deepseek-ai/DeepSeek-VL2#103",
     ),
     Advisory(
         "expandable-segments-kernel",
@@ -64,15 +64,16 @@ ADVISORIES = (
         (When("option.expandable_segments", "is", "True"), When("kernel", "below", "5.6")),
         "segments are shared by pidfd_getfd, which kernels before 5.6 lack: processes cannot share CUDA tensors",
         "leave expandable_segments out for jobs that share CUDA tensors, or use a newer kernel",
-        "pytorch/pytorch#165685, pytorch/pytorch#130890",
+        "pytorch/pytorch#165685, pytorch/pytorch#130890; oneapi-src/unified-memory-framework#1040",
     ),
     Advisory(
         "expandable-segments-ptrace",
         "warning",
-        (When("option.expandable_segments", "is", "True"), When("ptrace_scope", "at_least", 2)),
-        "segments are shared by pidfd_getfd, which ptrace_scope forbids here: processes cannot share CUDA tensors",
-        "set kernel.yama.ptrace_scope to 0 or 1, or leave expandable_segments out for jobs that share CUDA tensors",
-        "pytorch/pytorch#165685",
+        (When("option.expandable_segments", "is", "True"), When("ptrace_scope", "at_least", 1)),
+        "segments are shared by pidfd_getfd, which ptrace_scope allows towards descendants only (1), to administrators "
+        "only (2) or not at all (3): processes may not be able to share CUDA tensors",
+        "set kernel.yama.ptrace_scope to 0, or leave expandable_segments out for jobs that share CUDA tensors",
+        "pytorch/pytorch#165685; Linux kernel documentation, Yama; oneapi-src/unified-memory-framework#979",
     ),
     Advisory(
         "expandable-segments-split-size",
@@ -80,11 +81,12 @@ ADVISORIES = (
         (
             When("option.expandable_segments", "is", "True"),
             When("option.max_split_size_mb", "set"),
-            When("torch.version", "below", "2.3"),
+            When("torch.version", "below", "2.5"),
         ),
-        "max_split_size_mb together with expandable_segments makes this torch stop with an internal assertion",
-        "take max_split_size_mb out of the configuration: it has no meaning with expandable segments",
-        "pytorch/pytorch#123505, pytorch/pytorch#119452",
+        "max_split_size_mb together with expandable_segments can make this torch stop with an internal assertion when "
+        "memory runs short",
+        "take max_split_size_mb out of the configuration",
+        "pytorch/pytorch#119452, pytorch/pytorch#123548, pytorch/pytorch#134338",
     ),
     Advisory(
         "new-name-old-torch",
@@ -92,11 +94,13 @@ ADVISORIES = (
         (
             When("variable.PYTORCH_ALLOC_CONF", "set"),
             When("variable.PYTORCH_CUDA_ALLOC_CONF", "absent"),
-            When("torch.version", "below", "2.9"),
+            When("variable.PYTORCH_HIP_ALLOC_CONF", "absent"),
+            When("torch.backend", "set"),
+            When("torch.version", "below", "2.10"),
         ),
-        "torch before 2.9 does not read PYTORCH_ALLOC_CONF, so the allocator runs with its defaults",
-        "set PYTORCH_CUDA_ALLOC_CONF for this torch",
-        "PyTorch release notes, 2.9",
+        "the GPU allocator of torch before 2.10 does not read PYTORCH_ALLOC_CONF, so it runs with its defaults",
+        "set PYTORCH_CUDA_ALLOC_CONF for this torch; newer ones read it too",
+        "pytorch/pytorch#183387; c10/cuda/CUDAAllocatorConfig.h of torch 2.9.1 and 2.10.0",
     ),
     Advisory(
         "mimalloc-arena-max",
@@ -104,15 +108,15 @@ ADVISORIES = (
         (When("torch.cpu_tensors", "is", "mimalloc"), When("variable.MALLOC_ARENA_MAX", "set")),
         "CPU tensors of this torch come from mimalloc, so MALLOC_ARENA_MAX does not bound them",
         "steer mimalloc by its own variables (MIMALLOC_*), and watch the memory of the workers",
-        "pytorch/pytorch#178726",
+        "pytorch/pytorch#178726, pytorch/pytorch#164741",
     ),
     Advisory(
         "mimalloc-preload",
         "warning",
-        (When("torch.cpu_tensors", "is", "mimalloc"), When("torch.malloc", "is", "jemalloc")),
-        "CPU tensors of this torch come from mimalloc, so the preloaded jemalloc does not serve them",
+        (When("torch.cpu_tensors", "is", "mimalloc"), When("torch.malloc", "not", "glibc")),
+        "CPU tensors of this torch come from mimalloc, so another malloc that is preloaded does not serve them",
         "drop the preload, or measure that it still helps what is not a tensor",
-        "pytorch/pytorch#178726",
+        "pytorch/pytorch#164741, pytorch/pytorch#104497",
     ),
     Advisory(
         "hugetlb-tunable-unknown",
@@ -128,7 +132,7 @@ ADVISORIES = (
         (When("tunable.glibc.malloc.hugetlb", "is", "1"), When("thp.enabled", "is", "never")),
         "glibc.malloc.hugetlb=1 asks for transparent huge pages, and this host gives none",
         "set transparent huge pages to madvise",
-        "glibc manual, memory allocation tunables",
+        "glibc, malloc: Add madvise support for Transparent Huge Pages (libc-alpha, December 2021)",
     ),
     Advisory(
         "thp-variable-thp-never",
@@ -149,10 +153,10 @@ ADVISORIES = (
     Advisory(
         "thp-always-large-pages",
         "warning",
-        (When("thp.enabled", "is", "always"), When("page_size", "at_least", 65536)),
-        "with pages of 64 KiB a huge page is 512 MiB, so `always` turns small buffers into large ones",
+        (When("thp.enabled", "is", "always"), When("thp.huge_page", "at_least", 64 << 20)),
+        "a huge page of this kernel is 64 MiB or more, so `always` turns small buffers into large ones",
         "set transparent huge pages to madvise, and use the switches of single sizes",
-        "Linux kernel documentation, transparent huge pages; docs/settings.md",
+        "Linux kernel documentation, HugeTLBpage on ARM64; docs/settings.md",
     ),
     Advisory(
         "overcommit-never",
@@ -160,7 +164,7 @@ ADVISORIES = (
         (When("overcommit", "is", 2),),
         "vm.overcommit_memory=2 counts what is mapped and never touched: forked workers multiply it until a fork fails",
         "set vm.overcommit_memory to 0, or to 1 for a program that needs it",
-        "pytorch/pytorch#137393",
+        "Linux kernel documentation, overcommit accounting",
     ),
     Advisory(
         "address-space-limit",
@@ -192,7 +196,7 @@ ADVISORIES = (
         (When("group.memory_high", "set"), When("group.memory_max", "absent"), When("swap", "is", 0)),
         "a MemoryHigh without MemoryMax and without swap slows a job down for ever instead of ending it",
         "set MemoryMax above MemoryHigh",
-        "Linux kernel documentation, cgroup v2, memory.high",
+        "Linux kernel documentation, cgroup v2, memory.high; FootprintAI/Containarium#1454",
     ),
     Advisory(
         "preload-missing",
@@ -200,7 +204,7 @@ ADVISORIES = (
         (When("preload.missing", "set"),),
         "a library to preload is missing: the loader prints a line for every program, which spoils what others parse",
         "correct the path, or remove it from the place named in preloads",
-        "pytorch/pytorch#180963; intel/intel-extension-for-pytorch#279",
+        "pytorch/pytorch#180963",
     ),
     Advisory(
         "nccl-not-as-built",

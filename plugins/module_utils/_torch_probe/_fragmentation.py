@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from . import _children
 from ._report import MIB, Context, Finding, Measure, Row, judge
 
-NAMES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+NAMES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")  # the first that is set wins
 EXPANDABLE = "expandable_segments:True"
 CLASSIC = "expandable_segments:False"
 BLOCKS = 20
@@ -21,18 +21,24 @@ BLOCKS = 20
 
 def check(context: Context) -> Iterator[Finding]:
     """Run what is in force, and the modes that are not, side by side."""
-    in_force = next((os.environ[name] for name in NAMES if os.environ.get(name)), "")
-    modes = {"in_force": in_force, "expandable": EXPANDABLE, "classic": CLASSIC}
-    if "expandable_segments" not in in_force:
-        del modes["classic"]  # what is in force is that already
-    mib = context.options["mib"]
+    given = modes(os.environ)
+    size = {"mib": context.options["mib"]}
     children = [
-        _children.start(context.folder, "_fragmentation.build", {"mib": mib}, dict.fromkeys(NAMES, value or None))
-        for value in modes.values()
+        _children.start(context.folder, "_fragmentation.build", size, variables) for _text, variables in given.values()
     ]
-    answers = dict(zip(modes, _children.collect(children, context.options["timeout"] * 0.8)))
+    answers = dict(zip(given, _children.collect(children, context.options["timeout"] * 0.8)))
     for mode, answer in answers.items():
-        yield from rows(mode, modes[mode], answer)
+        yield from rows(mode, given[mode][0], answer)
+
+
+def modes(environment: Mapping[str, str]) -> dict[str, tuple[str, dict[str, str]]]:
+    """Return for each mode its configuration and the variables to set: jobs have what they have, under any name."""
+    in_force = next((environment[name] for name in NAMES if environment.get(name)), "")
+    found: dict[str, tuple[str, dict[str, str]]] = {"in_force": (in_force, {})}
+    others = {"expandable": EXPANDABLE, "classic": CLASSIC}
+    if "expandable_segments" not in in_force:
+        del others["classic"]  # what is in force is that already
+    return {**found, **{mode: (text, dict.fromkeys(NAMES, text)) for mode, text in others.items()}}
 
 
 def rows(mode: str, configuration: str, answer: dict[str, Any]) -> Iterator[Finding]:
@@ -67,8 +73,8 @@ def rows(mode: str, configuration: str, answer: dict[str, Any]) -> Iterator[Find
         served,
         "served",
         threshold_source="expandable_segments:True",
-        action="expandable segments do not work here (an old kernel, WSL or a vGPU): fragmentation cannot be healed "
-        "by them",
+        action="expandable segments do not work here (an old kernel, WSL, a vGPU, or PYTORCH_ALLOC_CONF alone for a torch "
+        "before 2.10): fragmentation cannot be healed by them",
     )
 
 

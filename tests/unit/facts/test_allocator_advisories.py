@@ -20,11 +20,10 @@ PYTHON = "/opt/pytorch/bin/python3"
 HEALTHY: dict[str, Any] = {
     "host": {
         "memory": {"swap_total": 1 << 30},
-        "page_size": {"bytes": 4096},
         "overcommit": {"mode": 0},
         "shm": {"size": 1 << 34},
-        "thp": {"enabled": "madvise"},
-        "ptrace_scope": {"value": 1, "reasons": {}},
+        "thp": {"enabled": "madvise", "huge_page": 2 << 20},
+        "ptrace_scope": {"value": 0, "reasons": {}},
     },
     "cgroup": {
         "caller": {"name": "caller", "limits": {"memory_max": NONE, "memory_high": NONE}},
@@ -47,7 +46,7 @@ HEALTHY: dict[str, Any] = {
             "nccl_required": "2.28.9",
             "cpu_tensors": "malloc",
             "malloc": {"name": "glibc"},
-            "allocator": {"options": {}},
+            "allocator": {"options": {}, "backend": "native"},
             "reasons": {"hip": "this torch was built without HIP"},
         }
     ],
@@ -98,7 +97,7 @@ def test_a_match_shows_the_facts_and_whom_it_is_about() -> None:
     facts = changed(HEALTHY, {**changes, "host.overcommit.mode": 2})
     host, torch = _advisories.match(facts, "6.18.0")["advisories"]
     assert (host["subject"], host["observed"]) == ("host", {"overcommit": 2})
-    assert (torch["subject"], torch["severity"]) == (PYTHON, "error")
+    assert (torch["subject"], torch["severity"]) == (PYTHON, "warning")
     assert torch["observed"] == {"torch.cuda": "11.4", "torch.nccl": "2.9.6"}
 
 
@@ -117,8 +116,38 @@ def test_what_cannot_be_read_is_undecided_and_not_a_pass() -> None:
     ]
 
 
+def test_what_stands_in_the_place_of_a_fact_that_was_not_read() -> None:
+    """Limits that could not be read are not "no limit", and an NCCL that could not be read is not the right one."""
+    unread = _advisories.match({**HEALTHY, "limits": None}, "6.18.0")["undecided_advisories"]
+    assert {one["name"] for one in unread} == {"address-space-limit", "few-open-files"}
+    unread = _advisories.match(changed(HEALTHY, {"torch.0.nccl": None}), "6.18.0")["undecided_advisories"]
+    assert [(one["name"], one["unread"]) for one in unread] == [("nccl-not-as-built", ["torch.nccl_differs"])]
+
+
+def test_a_build_without_gpus_reads_no_configuration() -> None:
+    options = {"expandable_segments": "True", "max_split_size_mb": "64"}
+    built = {
+        "cuda": None,
+        "nccl": None,
+        "nccl_required": None,
+        "reasons": {"cuda": "this torch was built without CUDA"},
+    }
+    changes = {f"torch.0.{name}": value for name, value in {**built, "version": "2.0.1+cpu"}.items()}
+    variables = [{"name": "PYTORCH_ALLOC_CONF", "value": "expandable_segments:True,max_split_size_mb:64"}]
+    allocator = {"options": options, "backend": None, "valid": False}
+    facts = changed(HEALTHY, {**changes, "torch.0.allocator": allocator, "malloc.variables": variables})
+    assert _advisories.match(facts, "5.4.0") == {"advisories": [], "undecided_advisories": []}
+
+
+def test_of_the_tunables_of_several_sources_the_first_counts() -> None:
+    rows = [{"name": "GLIBC_TUNABLES", "value": value} for value in ("glibc.malloc.check=1", "glibc.malloc.hugetlb=1")]
+    facts = changed(HEALTHY, {"host.thp.enabled": "never", "malloc.glibc.tunables": ["glibc.malloc.hugetlb"]})
+    assert names(changed(facts, {"malloc.variables": rows})) == []
+    assert names(changed(facts, {"malloc.variables": rows[::-1]})) == ["hugetlb-tunable-thp-never"]
+
+
 def test_one_condition_that_fails_decides_whatever_is_unknown() -> None:
-    facts = changed(HEALTHY, {"torch.0.cuda": "12.4", "torch.0.nccl": None})
+    facts = changed(HEALTHY, {"torch.0.cuda": "12.4", "torch.0.nccl": None, "torch.0.nccl_required": None})
     assert _advisories.match(facts, "5.15.0")["undecided_advisories"] == []
 
 
@@ -157,8 +186,15 @@ def test_without_torch_only_the_host_is_judged() -> None:
         (When("words", "below", "2.9"), None),
         (When("number", "at_most", 5), True),
         (When("number", "at_least", 6), False),
+        (When("number", "below", 5), False),
+        (When("number", "below", 6), True),
+        (When("v", "at_most", "2.9"), False),
+        (When("v", "at_most", "2.9.0"), True),
+        (When("none", "at_most", 5), False),
+        (When("none", "below", 5), False),
+        (When("none", "at_least", 5), True),
     ],
 )
 def test_conditions(when: When, answer: bool | None) -> None:
-    view = {"v": "2.9.0+cu128", "unknown": None, "words": "main", "number": 5}
+    view = {"v": "2.9.0+cu128", "unknown": None, "words": "main", "number": 5, "none": "unlimited"}
     assert _advisories.holds(when, view) is answer

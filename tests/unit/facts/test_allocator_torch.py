@@ -54,7 +54,8 @@ def test_f25_strings(case: dict[str, Any]) -> None:
     ("torch", "hip", "names"),
     [
         ((2, 8, 0), False, ("PYTORCH_CUDA_ALLOC_CONF",)),
-        ((2, 9), False, ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")),
+        ((2, 9, 1), False, ("PYTORCH_CUDA_ALLOC_CONF",)),
+        ((2, 10), False, ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")),
         ((2, 8), True, ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")),
         (None, False, ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")),
     ],
@@ -66,12 +67,12 @@ def test_the_variables_that_a_version_reads(torch: tuple[int, ...], hip: bool, n
 @pytest.mark.parametrize(
     ("given", "torch", "said"),
     [
-        ({"PYTORCH_ALLOC_CONF": "a"}, (2, 8), ["PYTORCH_ALLOC_CONF: is not read by this torch"]),
-        ({"PYTORCH_ALLOC_CONF": "a"}, (2, 9), []),
-        ({"PYTORCH_ALLOC_CONF": "a", "PYTORCH_CUDA_ALLOC_CONF": "a"}, (2, 9), []),
-        ({"PYTORCH_ALLOC_CONF": "a", "PYTORCH_CUDA_ALLOC_CONF": "b"}, (2, 9), ["PYTORCH_CUDA_ALLOC_CONF, which wins"]),
-        ({"PYTORCH_HIP_ALLOC_CONF": "a"}, (2, 9), ["PYTORCH_HIP_ALLOC_CONF: is not read"]),
-        ({}, (2, 9), []),
+        ({"PYTORCH_ALLOC_CONF": "a"}, (2, 9, 1), ["PYTORCH_ALLOC_CONF: is not read by this torch"]),
+        ({"PYTORCH_ALLOC_CONF": "a"}, (2, 10), []),
+        ({"PYTORCH_ALLOC_CONF": "a", "PYTORCH_CUDA_ALLOC_CONF": "a"}, (2, 10), []),
+        ({"PYTORCH_ALLOC_CONF": "a", "PYTORCH_CUDA_ALLOC_CONF": "b"}, (2, 10), ["PYTORCH_CUDA_ALLOC_CONF, which wins"]),
+        ({"PYTORCH_HIP_ALLOC_CONF": "a"}, (2, 10), ["PYTORCH_HIP_ALLOC_CONF: is not read"]),
+        ({}, (2, 10), []),
     ],
 )
 def test_variables_that_are_set_in_vain(given: dict[str, str], torch: tuple[int, ...], said: list[str]) -> None:
@@ -186,7 +187,8 @@ def test_a_torch_that_carries_mimalloc_says_so(tmp_path: Path) -> None:
     [
         ("2.6.0", {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}, ("PYTORCH_CUDA_ALLOC_CONF", True, "native")),
         ("2.6.0", {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}, (None, None, "native")),
-        ("2.9.1", {"PYTORCH_ALLOC_CONF": "backend:cudaMallocAsync"}, ("PYTORCH_ALLOC_CONF", True, "cudaMallocAsync")),
+        ("2.9.1", {"PYTORCH_ALLOC_CONF": "backend:cudaMallocAsync"}, (None, None, "native")),
+        ("2.10.0", {"PYTORCH_ALLOC_CONF": "backend:cudaMallocAsync"}, ("PYTORCH_ALLOC_CONF", True, "cudaMallocAsync")),
         (
             "2.0.1",
             {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},

@@ -61,6 +61,18 @@ def test_a_step_that_is_too_small_is_unknown() -> None:
     assert statuses(_training.relations("t", outcomes, 1, True)) == {"t.relations": "unknown"}
 
 
+def test_fragmentation_leaves_the_jobs_their_own_configuration() -> None:
+    both = {"PYTORCH_ALLOC_CONF": "backend:native", "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+    for environment, in_force, others in (
+        ({}, "", ["expandable"]),
+        ({"PYTORCH_ALLOC_CONF": "expandable_segments:True"}, "expandable_segments:True", ["expandable", "classic"]),
+        (both, "expandable_segments:True", ["expandable", "classic"]),
+    ):
+        found = _fragmentation.modes(environment)
+        assert found["in_force"] == (in_force, {}) and list(found) == ["in_force", *others]
+        assert all(set(variables) == set(both) for mode, (_text, variables) in found.items() if mode in others)
+
+
 @pytest.mark.parametrize(
     ("mode", "configuration", "answer", "status"),
     [
