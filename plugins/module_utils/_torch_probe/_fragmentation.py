@@ -73,8 +73,8 @@ def rows(mode: str, configuration: str, answer: dict[str, Any]) -> Iterator[Find
         served,
         "served",
         threshold_source="expandable_segments:True",
-        action="expandable segments do not work here (an old kernel, WSL, a vGPU, or PYTORCH_ALLOC_CONF alone for a torch "
-        "before 2.10): fragmentation cannot be healed by them",
+        action="expandable segments do not work here (an old kernel, WSL, a vGPU, or a torch before 2.10 that was "
+        "given PYTORCH_ALLOC_CONF alone): fragmentation cannot be healed by them",
     )
 
 
