@@ -118,7 +118,7 @@ def advice(_host: Host, settings: Sequence[Setting]) -> list[str]:
 def _warning(setting: Setting) -> str | None:
     kind, item = setting.key.split()[1:]
     if item == "as" and setting.value != "unlimited":
-        return f"{setting.key}: CUDA reserves 100 GiB and more of address space untouched; leave it unlimited"
+        return f"{setting.key}: CUDA reserves 17 to 128 GiB of address space untouched; leave it unlimited"
     if (kind, item, setting.value) == ("hard", "core", "0"):
         return f"{setting.key}: a hard limit of 0 forbids a core dump even to who asks for one; set the soft limit to 0"
     return None
