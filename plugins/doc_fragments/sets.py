@@ -179,7 +179,8 @@ options:
           caveat:
             description:
               - What the value does not do on this host, as facts say that the manager does not know, such as a memory
-                limit beside a GPU that shares the host's memory. It is a warning of the call and changes nothing.
+                limit beside a GPU that shares the host's memory. It is a warning of the call and changes nothing; a
+                value of V(infinity) has none.
             type: str
       files:
         description:

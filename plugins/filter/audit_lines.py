@@ -51,6 +51,8 @@ def audit_lines(result: Mapping[str, Any], limits: bool = False) -> list[str]:
 def _drift(row: Mapping[str, Any]) -> str:
     if row["view"] == "wanted":
         return f"{row['key']}: {row['by']}, and still {row['actual']}"
+    if row["view"] == "host":
+        return str(row["by"])
     if row["view"] == "running":
         return f"{row['key']}: wanted {row['wanted']}, but {row['by']}"
     actual = "nothing of ours" if row["actual"] is None else row["actual"]

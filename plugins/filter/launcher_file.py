@@ -48,7 +48,7 @@ from ansible_collections.gpu_fleet.node.plugins.module_utils._allocator import _
 from ansible_collections.gpu_fleet.node.plugins.module_utils._launcher import _defaults
 
 PRELOAD = "LD_PRELOAD"
-PLAIN = re.compile(r"[A-Za-z0-9_.+-]+")
+PLAIN = re.compile(r"[!#%-.0-?A-\[\]-~]+")  # what JSON writes as it is, without a slash, a dollar and the mark itself
 ALLOCATOR = (_configuration.OLD_NAME, _configuration.HIP_NAME, _configuration.NEW_NAME)
 
 

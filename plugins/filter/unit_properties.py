@@ -87,8 +87,7 @@ def unit_properties(
     """Return a row for each limit of each definition."""
     rows = [row for one in definitions for row in _rows(one, reserve)]
     shared = any((one.get("memory") or {}).get("unified") for one in (gpu or {}).get("gpus") or ())
-    caps = [row for row in rows if shared and row["property"] == "MemoryMax" and row["value"] != "infinity"]
-    return [{**row, "caveat": SHARED} if row in caps else row for row in rows]
+    return [{**row, "caveat": SHARED} if shared and row["property"] == "MemoryMax" else row for row in rows]
 
 
 def _rows(definition: Mapping[str, Any], reserve: str) -> list[dict[str, Any]]:

@@ -39,6 +39,11 @@ def no_label(_fresh: str, _path: str) -> None:
     """Leave a new file without a security label, on a host that has none."""
 
 
+def beside(path: str, link: str) -> str:
+    """Return where a link at a path leads; `..` stays, since the folder before it may be a link itself."""
+    return link if link.startswith("/") else f"{os.path.dirname(path)}/{link}"
+
+
 class Host:
     """A machine seen from `/`, or another tree (an image) whose kernel is not running: `live` is then False."""
 
@@ -98,7 +103,7 @@ class Host:
         if link is not None and self.root != "/":
             if not hops:
                 return None
-            return self.read(os.path.normpath(os.path.join(os.path.dirname(path), link)), hops - 1)
+            return self.read(beside(path, link), hops - 1)
         try:
             with open(self.at(path), "rb") as stream:
                 return stream.read().decode("utf-8", "surrogateescape")
@@ -123,11 +128,11 @@ class Host:
         except TuningError:
             return None
 
-    def names(self, path: str) -> list[str]:
+    def names(self, path: str, hops: int = 8) -> list[str]:
         """Return the sorted names in a folder; none where there is no folder."""
         link = self.target(path)
         if link is not None and self.root != "/":
-            return self.names(os.path.normpath(os.path.join(os.path.dirname(path), link)))
+            return self.names(beside(path, link), hops - 1) if hops else []
         try:
             return sorted(os.listdir(self.at(path)))
         except OSError as error:

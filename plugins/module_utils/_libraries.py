@@ -9,6 +9,7 @@ import os
 import re
 import stat
 
+from ansible_collections.gpu_fleet.node.plugins.module_utils import _host
 from ansible_collections.gpu_fleet.node.plugins.module_utils._host import Host
 from ansible_collections.gpu_fleet.node.plugins.module_utils._model import TuningError
 from ansible_collections.gpu_fleet.node.plugins.module_utils._probe import _read
@@ -30,17 +31,19 @@ PACKAGES = {
 }
 FAMILIES = {"rhel": "fedora", "centos": "fedora", "ubuntu": "debian", "opensuse": "suse", "sles": "suse"}
 PROGRAMS = ("/usr/bin/env", "/bin/sh", "/usr/lib/systemd/systemd")  # one of them tells the processor of an image
+TRIPLETS = {"ppc64le": "powerpc64le"}  # where Debian has another name for the processor than the kernel
 # The number of a processor in the header of a library.
 PROCESSORS = {"x86_64": 62, "aarch64": 183, "ppc64le": 21, "riscv64": 243, "s390x": 22}
 
 
 def folders(machine: str) -> tuple[str, ...]:
     """Return where libraries of a processor lie: Debian's folder names the processor, the others have lib64 or lib."""
-    local = (f"/usr/local/lib/{machine}-linux-gnu", "/usr/local/lib64", "/usr/local/lib")
+    debian = f"{TRIPLETS.get(machine, machine)}-linux-gnu"
+    local = (f"/usr/local/lib/{debian}", "/usr/local/lib64", "/usr/local/lib")
     return (
-        f"/usr/lib/{machine}-linux-gnu",
+        f"/usr/lib/{debian}",
         "/usr/lib64",
-        f"/lib/{machine}-linux-gnu",
+        f"/lib/{debian}",
         "/lib64",
         *local,
         "/usr/lib",
@@ -66,12 +69,12 @@ def place(host: Host, word: str) -> str:
         return word
     machine = processor(host)
     places = [word] if "/" in word else [f"{folder}/{word}" for folder in folders(machine)]
-    found = [path for path in places if path.startswith("/") and exists(host, path)]
-    fits = [path for path in found if _is_for(host, path, machine)]
+    found = {path: _unfit(host, path, machine) for path in places if path.startswith("/") and exists(host, path)}
+    fits = [path for path, why in found.items() if not why]
     if fits:
         return fits[0]
     stem = next((name for name, files in FILES.items() if files.fullmatch(os.path.basename(word))), None)
-    wrong = f"is not for {machine}" if found else "is not on this host" if "/" in word else "is in no usual folder"
+    wrong = next(iter(found.values()), "is not on this host" if "/" in word else "is in no usual folder")
     raise TuningError(f"{word}: {wrong}, so the loader would complain for every program; {_way(host, stem)}")
 
 
@@ -92,7 +95,7 @@ def find(host: Host, name: str, machine: str = "") -> str:
         fits = [one for one in _read.names(host, folder) if FILES[name].fullmatch(one)]
         for base in sorted(fits, key=_newest):
             path = f"{folder}/{base}"
-            if exists(host, path) and _is_for(host, path, machine):
+            if not _unfit(host, path, machine):
                 return path
     raise TuningError(f"{name}: no library of this name is installed for {machine}; install {package(host, name)}")
 
@@ -123,21 +126,35 @@ def _end(host: Host, path: str, hops: int = 8) -> str | None:
     """Return the file that a path leads to; None where there is none."""
     link = host.target(path)
     if link is not None and hops:
-        return _end(host, os.path.normpath(os.path.join(os.path.dirname(path), link)), hops - 1)
+        return _end(host, _host.beside(path, link), hops - 1)
     return path if link is None and stat.S_ISREG(host.mode(path) or 0) else None
 
 
-def _is_for(host: Host, path: str, machine: str) -> bool:
-    """Tell by its header whether a library is for this processor; what has no such header is not judged."""
-    number = _number(host, path) if machine in PROCESSORS else None
-    return number is None or number == PROCESSORS[machine]
+def _unfit(host: Host, path: str, machine: str) -> str:
+    """Return why the loader, started by anybody, could not take a file as a library; nothing where it could."""
+    number = _number(host, path)
+    if number is None:
+        return "is no library"
+    if machine in PROCESSORS and number != PROCESSORS[machine]:
+        return f"is not for {machine}"
+    return "" if _open_to_all(host, path) else "is not for everybody to read"
+
+
+def _open_to_all(host: Host, path: str) -> bool:
+    """Tell whether any user may read a file, by its mode and those of the folders above it."""
+    place = host.at(_end(host, path) or path)
+    folders = os.path.dirname(os.path.relpath(os.path.realpath(place), host.root)).split("/")
+    above = [os.path.join(host.root, *folders[:count]) for count in range(1, len(folders) + 1)]
+    return bool(os.stat(place).st_mode & stat.S_IROTH) and all(os.stat(one).st_mode & stat.S_IXOTH for one in above)
 
 
 def _number(host: Host, path: str) -> int | None:
-    """Return the number of the processor that a program or library is for; None where it has none."""
+    """Return the number of the processor that a program or library is for; None for what is neither."""
     end = _end(host, path)
+    if end is None:
+        return None
     try:
-        with open(host.at(end or path), "rb") as stream:
+        with open(host.at(end), "rb") as stream:
             head = stream.read(20)
     except OSError:
         return None

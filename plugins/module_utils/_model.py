@@ -14,7 +14,15 @@ Stage = Literal["boot_line", "boot_file", "late", "manager", "by_hand", "specifi
 
 
 class TuningError(Exception):
-    """One sentence for the operator: the thing, what is wrong, what was expected or what to do."""
+    """One sentence for the operator: the thing, what is wrong, what was expected or what to do.
+
+    `setting` is the one that this host does not take, where it is about one.
+    """
+
+    def __init__(self, sentence: str, setting: Setting | None = None) -> None:
+        """Stop with a sentence."""
+        super().__init__(sentence)
+        self.setting = setting
 
 
 @dataclass(frozen=True)

@@ -108,7 +108,8 @@ drift:
       type: str
     view:
       description: >-
-        The view that differs, one of V(live), V(stored), V(boot), or V(wanted) for what is ours but not declared.
+        The view that differs, one of V(live), V(stored), V(boot), V(running) for a process with an older value,
+        V(wanted) for what is ours but not declared, or V(host) for a value that this host cannot take.
       type: str
     wanted:
       description: The declared value; null where nothing is declared.
@@ -117,7 +118,9 @@ drift:
       description: What the host has; null for nothing, V(unknown) where a writer is not understood.
       type: str
     by:
-      description: Who is responsible, a file and line, a unit or a profile; null where that is not known.
+      description: >-
+        Who is responsible, a file and line, a unit or a profile; null where that is not known. For V(host) the sentence
+        with which M(gpu_fleet.node.tuning) would refuse.
       type: str
 settings:
   description: All views of each declared setting.

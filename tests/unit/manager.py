@@ -50,6 +50,9 @@ class Manager:
     def __init__(self, root: Path, pids: dict[str, str] | None = None) -> None:
         """Manage the tree at `root`; `pids` holds the main process of each service that runs."""
         self.root, self.pids, self.groups = root, pids or {}, dict[str, str]()
+        running = root / "run/systemd/groups.json"
+        if running.exists():  # units with processes in them, and their control groups
+            self.groups.update(json.loads(running.read_text()))
         self.reloads, self.calls = 0, [""]
         self.mind = root / "run/systemd/mind.json"
 
@@ -131,7 +134,8 @@ class Manager:
 
     def _cpuset(self, place: Path, name: str, value: str) -> None:
         """Hand a list to the kernel, which keeps its own where processes run and it is empty or beyond the machine."""
-        possible = (self.root / CPUSETS[name][1]).read_text()
+        numbers = self.root / CPUSETS[name][1]
+        possible = numbers.read_text() if numbers.exists() else "0"  # a kernel without NUMA
         if value and set(_topology.parse_cpus(value)) <= set(_topology.parse_cpus(possible)):
             place.write_text(value.replace(" ", ",") + "\n")
 

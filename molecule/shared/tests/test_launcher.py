@@ -68,7 +68,7 @@ def test_one_gpu_has_its_node(host: Host, stage: str) -> None:
 def test_f26_a_library_by_its_name_is_loaded_from_where_the_host_has_it(host: Host, variables: dict[str, Any]) -> None:
     name = variables["tune_numa_environment"].get("LD_PRELOAD")
     if name is None:
-        return
+        pytest.skip("gpu-run: this host's defaults preload nothing")
     told = host.check_output("gpu-run --slice '' -- sh -c 'echo $LD_PRELOAD; cat /proc/self/maps'").splitlines()
     assert told[0].startswith("/") and told[0].endswith(f"/{name}") and host.file(told[0]).exists
     assert any(host.check_output(f"readlink -f {told[0]}") in line for line in told[1:])

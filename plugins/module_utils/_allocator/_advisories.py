@@ -102,11 +102,13 @@ def _host(facts: Mapping[str, Any], kernel: str) -> dict[str, Any]:
         UNREAD: STEER if facts.get("malloc") is None else (),
         "kernel": kernel,
         "overcommit": _at(host, "overcommit", "mode"),
-        "thp.enabled": _at(host, "thp", "enabled"),
-        "thp.huge_page": _at(host, "thp", "huge_page"),
         "shm.size": _at(host, "shm", "size"),
         "swap": _at(host, "memory", "swap_total"),
     }
+    if _at(host, "thp", "available") is False:  # a kernel without them gives none, whatever is asked for
+        view["thp.enabled"] = "never"
+    else:
+        view.update({f"thp.{name}": _at(host, "thp", name) for name in ("enabled", "huge_page")})
     scope = _at(host, "ptrace_scope", "value")
     if scope is not None or not str(_at(host, "ptrace_scope", "reasons", "value")).endswith("is missing"):
         view["ptrace_scope"] = scope

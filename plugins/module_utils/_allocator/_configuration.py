@@ -29,16 +29,19 @@ BOOLEAN = (
 NUMBER = {
     "max_split_size_mb": 21,
     "pinned_num_register_threads": 1,
-    "max_non_split_rounding_mb": 1,
+    "max_non_split_rounding_mb": 21,
     "pinned_max_round_threshold_mb": 1,
     "pinned_max_power2_size_mb": 1,
     "pinned_reserve_segment_size_mb": 1,
     "pinned_max_cached_size_mb": 1,
 }
+MOST = 2**40  # more than any number here can mean, and less than what torch cannot read
+POWERS = {"pinned_num_register_threads": 128}  # powers of two up to this one
 WORDS = {"backend": ("native", "cudaMallocAsync")}
-FREE = ("roundup_power2_divisions", "roundup_bypass_threshold_mb")
-SHARES = ("garbage_collection_threshold", "per_process_memory_fraction")
-KNOWN = (*BOOLEAN, *NUMBER, *WORDS, *FREE, *SHARES)
+DIVISIONS = "roundup_power2_divisions"
+FREE = ("roundup_bypass_threshold_mb",)
+SHARES = {"garbage_collection_threshold": "between 0 and 1", "per_process_memory_fraction": "above 0 and up to 1"}
+KNOWN = (*BOOLEAN, *NUMBER, *WORDS, DIVISIONS, *FREE, *SHARES)
 # The first version of torch that knows an option; the older ones refuse it.
 SINCE: dict[str, Version] = {
     "garbage_collection_threshold": (1, 12),
@@ -160,15 +163,47 @@ def _problem(pair: str) -> str:
         return "" if value in ("True", "False") else f"{name}: is {value}, and True or False was expected"
     if name in WORDS:
         return "" if value in WORDS[name] else f"{name}: is {value}, and one of {', '.join(WORDS[name])} was expected"
+    if name == DIVISIONS:
+        good = all(_division(*part) for part in _divisions(value))
+        return (
+            "" if good else f"{name}: is {value}, and a power of two or a list such as [256:1,512:2,>:4] was expected"
+        )
+    if name in POWERS:
+        good = _power(value) and int(value) <= POWERS[name]
+        return "" if good else f"{name}: is {value}, and a power of two up to {POWERS[name]} was expected"
     if name in NUMBER:
-        good = value.isdigit() and int(value) >= NUMBER[name]
+        good = _whole(value) and int(value) >= NUMBER[name]
         return "" if good else f"{name}: is {value}, and a whole number of at least {NUMBER[name]} was expected"
     return _share(name, value) if name in SHARES else ""
 
 
+def _whole(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= len(str(MOST)) and int(text) <= MOST
+
+
+def _power(text: str) -> bool:
+    return _whole(text) and bin(int(text)).count("1") == 1
+
+
+def _divisions(value: str) -> list[tuple[str, str]]:
+    """Return size and number of divisions of each part; a value without brackets is for every size."""
+    found = re.fullmatch(r"\[([^\[\]]+)\]", value)
+    if not found:
+        return [("", value)]
+    return [(size or "?", number) for size, _colon, number in (part.partition(":") for part in found[1].split(","))]
+
+
+def _division(size: str, number: str) -> bool:
+    """Tell whether torch takes a part; 0 divisions switch the rounding off, for one size only."""
+    if not size:
+        return _power(number)
+    return (size == ">" or _power(size)) and (number == "0" or _power(number))
+
+
 def _share(name: str, value: str) -> str:
     try:
-        good = 0.0 < float(value) < 1.0
+        number = float(value) if value.isascii() else -1.0
     except ValueError:
-        good = False
-    return "" if good else f"{name}: is {value}, and a number between 0 and 1 was expected"
+        number = -1.0
+    good = 0.0 < number <= 1.0 if name == "per_process_memory_fraction" else 0.0 < number < 1.0
+    return "" if good else f"{name}: is {value}, and a number {SHARES[name]} was expected"

@@ -131,7 +131,8 @@ def _take_back(host: Host, step: Step, waits: str | None) -> bool:
         if waits is None:
             _atoms.write(host, step.atom, None)
         return waits is None
-    if (now == step.after and not untouched) or (untouched and now is None and step.atom.kind == _atoms.FILE):
+    on_the_way = (step.after, *_atoms.passing(host, step.atom, (step.before, step.after)))
+    if (now in on_the_way and not untouched) or (untouched and now is None and step.atom.kind == _atoms.FILE):
         _atoms.write(host, step.atom, step.before, step.folders)
         return True
     return untouched or (now is None and step.atom.kind != _atoms.FILE)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import stat
+from collections.abc import Sequence
 
 from ansible_collections.gpu_fleet.node.plugins.module_utils import _manager
 from ansible_collections.gpu_fleet.node.plugins.module_utils._host import Host
@@ -44,6 +45,14 @@ def write(host: Host, atom: Atom, state: State, folders: tuple[str, ...] = ()) -
         KINDS[atom.kind].write(host, atom.key, state)
     elif follows(atom):
         _manager.reload(host)
+
+
+def passing(host: Host, atom: Atom, states: Sequence[State]) -> tuple[State, ...]:
+    """Return what the atom may hold for a moment while it is given one of these states."""
+    texts = [state for state in states if isinstance(state, str)]
+    if atom.kind not in KINDS:
+        return ()
+    return tuple(one for text in texts for one in KINDS[atom.kind].passing(host, atom.key, text))
 
 
 def forget(host: Host, atom: Atom, made: tuple[str, ...]) -> None:

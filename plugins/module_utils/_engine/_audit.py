@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from ansible_collections.gpu_fleet.node.plugins.module_utils._engine import _atoms, _report
@@ -16,9 +17,14 @@ from ansible_collections.gpu_fleet.node.plugins.module_utils._model import Boot,
 Row = dict[str, Any]
 
 
-def audit(plan: Plan) -> dict[str, Any]:
-    """Return all views of each setting, and what keeps the host from being in sync."""
-    drift = [row for one in plan.decisions for row in _drift(one)] + _files(plan) + _leftovers(plan)
+def audit(plan: Plan, refused: Mapping[Setting, str]) -> dict[str, Any]:
+    """Return all views of each setting and what keeps the host from being in sync; `refused` is what it cannot take."""
+    paths = {path for one in refused for path in KINDS[one.kind].files([one])}
+    names = {(one.kind, one.key) for one in refused}
+    drift = [_row(one, "host", None, why) for one, why in refused.items()]
+    drift += [row for one in plan.decisions for row in _drift(one)]
+    drift += [row for row in _files(plan) if row["key"] not in paths]
+    drift += [row for row in _leftovers(plan) if (row["kind"], row["key"]) not in names]
     return {
         "in_sync": not drift,
         "drift": drift,

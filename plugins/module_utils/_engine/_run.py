@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from ansible_collections.gpu_fleet.node.plugins.module_utils import _manager
@@ -26,7 +27,7 @@ from ansible_collections.gpu_fleet.node.plugins.module_utils._engine._plan impor
 from ansible_collections.gpu_fleet.node.plugins.module_utils._engine._request import Request, request
 from ansible_collections.gpu_fleet.node.plugins.module_utils._host import Host
 from ansible_collections.gpu_fleet.node.plugins.module_utils._kinds import KINDS
-from ansible_collections.gpu_fleet.node.plugins.module_utils._model import TuningError
+from ansible_collections.gpu_fleet.node.plugins.module_utils._model import Setting, TuningError
 
 
 def tune(host: Host, params: Mapping[str, Any], check: bool) -> tuple[dict[str, Any], list[str]]:
@@ -57,9 +58,24 @@ def inform(host: Host, params: Mapping[str, Any]) -> tuple[dict[str, Any], list[
     """Return all views of the sets; nothing is changed."""
     wanted = request(params)
     _privileged(host)
-    made = plan(host, wanted, _journal.load(host))
+    made, refused = _surveyed(host, wanted, _journal.load(host))
     found = _effective.effective(host, params.get("users") or (), params.get("units") or ())
-    return {**_audit.audit(made), "effective": found}, _warnings(host, made, [])
+    return {**_audit.audit(made, refused), "effective": found}, _warnings(host, made, [])
+
+
+def _surveyed(host: Host, wanted: Request, journal: Journal) -> tuple[Plan, dict[Setting, str]]:
+    """Plan as much as can be: what this host does not take is a difference like others, and hides none of them."""
+    refused: dict[Setting, str] = {}
+    while True:
+        try:
+            return plan(host, wanted, journal), refused
+        except TuningError as error:
+            if error.setting is None:
+                raise
+            refused[error.setting] = str(error)
+            name = (error.setting.kind, error.setting.key)
+            kept = tuple(one for one in wanted.settings if (one.kind, one.key) != name)
+            wanted = replace(wanted, settings=kept)
 
 
 def _privileged(host: Host) -> None:

@@ -88,7 +88,7 @@ def _no_live(host: Host, setting: Setting) -> str:
     reason = KINDS[setting.kind].NO_LIVE
     if reason is not None or not host.live:
         return reason or OFFLINE
-    hint = KINDS[setting.kind].explain(host, setting)
+    hint = _kinds.explain(host, setting)
     kind = KINDS[setting.kind]
     missing = kind.MISSING
     if missing == _plain.MISSING:  # it may be there and not for us, as in a container
@@ -102,5 +102,5 @@ def _obstacle(host: Host, setting: Setting, live: str | None) -> str | None:
         return None
     obstacle = kind.obstacle(host, kind.place(setting), kind.wanted(setting))
     if obstacle is None:
-        kind.explain(host, setting)
+        _kinds.explain(host, setting)
     return obstacle

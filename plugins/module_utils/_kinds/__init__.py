@@ -48,6 +48,9 @@ class Kind(Protocol):
     def follows(self, place: str) -> bool:
         """Tell whether the live atom takes its state from our file, when its manager reads that."""
 
+    def passing(self, host: Host, place: str, state: str) -> tuple[str, ...]:
+        """Return the states that the live atom goes through before it has this one."""
+
     def made(self, host: Host, place: str) -> tuple[str, ...]:
         """Return what writing the live atom would leave on the host besides, the deepest first."""
 
@@ -105,7 +108,22 @@ def settle(settings: Sequence[Setting]) -> tuple[Setting, ...]:
 
 def resolve(host: Host, settings: Sequence[Setting]) -> tuple[Setting, ...]:
     """Return the settings of a call as they are meant for this host."""
-    return settle([KINDS[one.kind].resolve(host, one, settings) for one in settings])
+    return settle([_resolve(host, one, settings) for one in settings])
+
+
+def _resolve(host: Host, setting: Setting, settings: Sequence[Setting]) -> Setting:
+    try:
+        return KINDS[setting.kind].resolve(host, setting, settings)
+    except TuningError as error:
+        raise TuningError(str(error), setting) from error
+
+
+def explain(host: Host, setting: Setting) -> str | None:
+    """Refuse a value that this host cannot take, or return a hint about a key that it does not know."""
+    try:
+        return KINDS[setting.kind].explain(host, setting)
+    except TuningError as error:
+        raise TuningError(str(error), setting) from error
 
 
 def atom(setting: Setting) -> Atom:

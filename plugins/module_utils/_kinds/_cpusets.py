@@ -10,6 +10,7 @@ from ansible_collections.gpu_fleet.node.plugins.module_utils._host import Host
 from ansible_collections.gpu_fleet.node.plugins.module_utils._kinds import _properties
 from ansible_collections.gpu_fleet.node.plugins.module_utils._model import Setting, TuningError
 
+NODES = "/sys/devices/system/node"
 # For each property what it lists, what the kernel could ever have of it, and what it has now.
 LISTS = {
     "AllowedCPUs": ("CPU", "/sys/devices/system/cpu/possible", "/sys/devices/system/cpu/online"),
@@ -22,22 +23,20 @@ def refuse(host: Host, setting: Setting) -> None:
     unit, name = setting.key.split()
     if name not in LISTS or not host.live:
         return
-    what, possible, present = LISTS[name]
-    wanted, could, has = set(_topology.parse_cpus(setting.value)), _read(host, possible), _read(host, present)
+    wanted, could, has = _numbers(setting.value), _possible(host, name), _present(host, name)
     missing = wanted - could if could else set()
     if missing or (has and not wanted & has):
         raise TuningError(
-            f"{unit} {name}: names {what} {_topology.format_cpus(missing or wanted)}, which this host does not have; "
-            f"expected some of {_topology.format_cpus(has or could)}"
+            f"{unit} {name}: names {LISTS[name][0]} {_topology.format_cpus(missing or wanted)}, which this host does "
+            f"not have; expected some of {_topology.format_cpus(has or could)}"
         )
 
 
 def held(host: Host, name: str, said: str, text: str) -> str:
     """Return what the manager says where the file of the kernel amounts to the same, and else what that file has."""
-    present = _read(host, LISTS[name][2])
-    by_manager, by_kernel = (set(_topology.parse_cpus(words)) for words in (said, text))
-    same = _effect(by_manager, present) == _effect(by_kernel, present)
-    return said if same else _properties.ranges(by_kernel)
+    present = _present(host, name)
+    same = _effect(_numbers(said), present) == _effect(_numbers(text), present)
+    return said if same else _properties.ranges(_numbers(text))
 
 
 def _effect(numbers: set[int], present: set[int]) -> set[int]:
@@ -45,11 +44,25 @@ def _effect(numbers: set[int], present: set[int]) -> set[int]:
     return numbers & present or present if present else numbers
 
 
-def on_the_way(host: Host, name: str, state: str) -> list[str]:
-    """Return the states to give a list in turn: it cannot become empty while processes run, so it is complete first."""
-    present = _read(host, LISTS[name][2]) if name in LISTS and not state else set()
-    return [*([_properties.ranges(present)] if present else []), state]
+def passing(host: Host, name: str, state: str) -> tuple[str, ...]:
+    """Return the list to give first: all there can be, where processes run and the kernel would not take the state.
+
+    That is an empty list, and one that names what the host does not have: it would keep the list that it holds.
+    """
+    could = _possible(host, name) if name in LISTS else set()
+    return (_properties.ranges(could),) if could and not (state and _numbers(state) <= could) else ()
 
 
-def _read(host: Host, path: str) -> set[int]:
-    return set(_topology.parse_cpus(host.glance(path)))
+def _possible(host: Host, name: str) -> set[int]:
+    """Return what the kernel could ever have."""
+    return _numbers(host.glance(LISTS[name][1])) or _present(host, name)
+
+
+def _present(host: Host, name: str) -> set[int]:
+    """Return what the kernel has now; one without NUMA has node 0 and says nothing of it."""
+    found = _numbers(host.glance(LISTS[name][2]))
+    return found or ({0} if name == "AllowedMemoryNodes" and host.mode(NODES) is None else set())
+
+
+def _numbers(text: str | None) -> set[int]:
+    return set(_topology.parse_cpus(text))

@@ -70,7 +70,7 @@ def advice(host: Host, settings: Sequence[Setting]) -> list[str]:
             found.append(f"{key}: is inherited by everything that {unit} starts; the OOM killer spares that too")
         if name == "LimitAS" and not value.endswith(INFINITY):
             found.append(f"{key}: CUDA reserves 17 to 128 GiB of address space untouched; leave it at infinity")
-    found += [f"{one.key}: {one.caveat}" for one in settings if one.caveat]
+    found += [f"{one.key}: {one.caveat}" for one in settings if one.caveat and one.value != INFINITY]
     return found + _ignored(host, settings)
 
 

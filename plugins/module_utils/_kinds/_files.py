@@ -26,6 +26,7 @@ advice = _plain.advice
 explain = _plain.explain
 follows = _plain.follows
 made = _plain.made
+passing = _plain.passing
 running = _plain.running
 place = _plain.place
 wanted = _plain.wanted
@@ -50,6 +51,9 @@ def _declare(set_name: str, option: Mapping[str, Any]) -> Setting:
         raise TuningError(f"{path}: mode {mode!r} is not three octal digits that let only the owner write")
     payload = _payload(path, option)
     needed = tuple(str(word) for word in option.get("libraries") or ())
+    strange = [word for word in needed if not word.isprintable() or not word]
+    if strange:
+        raise TuningError(f"{path}: the library {strange[0]!r} is not the name or path of one")
     return Setting(set_name, NAME, path, describe(payload, int(mode, 8)), payload=payload, libraries=needed)
 
 

@@ -21,6 +21,7 @@ MISSING = _plain.MISSING
 explain = _plain.explain
 follows = _plain.follows
 made = _plain.made
+passing = _plain.passing
 resolve = _plain.resolve
 running = _plain.running
 place = _plain.place

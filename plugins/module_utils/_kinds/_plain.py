@@ -23,6 +23,11 @@ def follows(_place: str) -> bool:
     return False
 
 
+def passing(_host: Host, _place: str, _state: str) -> tuple[str, ...]:
+    """Return nothing: a live value is written at once."""
+    return ()
+
+
 def made(_host: Host, _place: str) -> tuple[str, ...]:
     """Return nothing: a live value leaves nothing else behind."""
     return ()

@@ -29,6 +29,7 @@ MISSING = _plain.MISSING
 advice = _plain.advice
 follows = _plain.follows
 made = _plain.made
+passing = _plain.passing
 resolve = _plain.resolve
 running = _plain.running
 

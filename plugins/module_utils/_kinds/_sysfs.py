@@ -26,6 +26,7 @@ MISSING = _plain.MISSING
 advice = _huge_pages.advice
 follows = _plain.follows
 made = _plain.made
+passing = _plain.passing
 resolve = _plain.resolve
 running = _plain.running
 place = _plain.place

@@ -108,6 +108,11 @@ def made(host: Host, place: str) -> tuple[str, ...]:
     return () if follows(place) or host.mode(path) is not None else (path, *host.missing_folders(path))
 
 
+def passing(host: Host, place: str, state: str) -> tuple[str, ...]:
+    """Return the list of CPUs or nodes that comes between the one that is held and none."""
+    return _cpusets.passing(host, place.split()[1], state)
+
+
 def obstacle(host: Host, place: str, _state: str) -> str | None:
     """Return why the property has no effect on this host, or None."""
     known = _properties.PROPERTIES[place.split()[1]]
@@ -141,7 +146,7 @@ def write(host: Host, place: str, state: str) -> None:
     """Set the property of a running manager, or let it read our files where that is the only way."""
     unit, name = place.split()
     if not follows(place):
-        for text in _cpusets.on_the_way(host, name, state):
+        for text in (*passing(host, place, state), state):
             _manager.set_property(host, unit, _shown.assignment(_properties.PROPERTIES[name], text))
     elif live(host, place) != state:
         _manager.reload(host)

@@ -48,9 +48,9 @@ def look(environment: Mapping[str, str], names: Sequence[str], root: str = "/") 
 
 
 def gone(libraries: Sequence[str], root: str = "/") -> tuple[str, ...]:
-    """Return the libraries that are not where they are said to be; `$LIB` and bare names are the loader's to find."""
+    """Return the libraries that this process cannot read; `$LIB` and bare names are the loader's to find."""
     paths = [word for word in libraries if word.startswith("/") and "$" not in word]
-    return tuple(word for word in paths if not os.path.exists(f"{root.rstrip('/')}{word}"))
+    return tuple(word for word in paths if not os.access(f"{root.rstrip('/')}{word}", os.R_OK))
 
 
 def _tool(lines: list[str]) -> Ask:

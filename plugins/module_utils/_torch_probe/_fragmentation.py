@@ -13,7 +13,7 @@ from typing import Any
 from . import _children
 from ._report import MIB, Context, Finding, Measure, Row, judge
 
-NAMES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")  # the first that is set wins
+NAMES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF")  # the first that is set wins
 EXPANDABLE = "expandable_segments:True"
 CLASSIC = "expandable_segments:False"
 BLOCKS = 20
@@ -33,7 +33,7 @@ def check(context: Context) -> Iterator[Finding]:
 
 def modes(environment: Mapping[str, str]) -> dict[str, tuple[str, dict[str, str]]]:
     """Return for each mode its configuration and the variables to set: jobs have what they have, under any name."""
-    in_force = next((environment[name] for name in NAMES if environment.get(name)), "")
+    in_force = "".join(next((environment[name] for name in NAMES if name in environment), "").split())
     found: dict[str, tuple[str, dict[str, str]]] = {"in_force": (in_force, {})}
     others = {"expandable": EXPANDABLE, "classic": CLASSIC}
     if "expandable_segments" not in in_force:

@@ -42,6 +42,17 @@ JOBS = units(
     manager={"DefaultLimitNOFILE": "65536:524288"},
 )
 OTHER_JOBS = units("jobs", gpu__jobs_slice={"MemoryMax": "40G"}, slurmd_service={"LimitMEMLOCK": "1G"})
+# A slice with processes in it: the kernel holds what it has, and takes no empty list.
+RUNNING = {
+    "/run/systemd/groups.json": '{"gpu.slice": "/gpu.slice"}',
+    "/sys/devices/system/cpu/possible": "0-7\n",
+    "/sys/devices/system/cpu/online": "0-5\n",
+    "/sys/devices/system/node/possible": "0-1\n",
+    "/sys/devices/system/node/has_memory": "0-1\n",
+    "/sys/fs/cgroup/gpu.slice/cpuset.cpus": "0-7\n",
+    "/sys/fs/cgroup/gpu.slice/cpuset.mems": "0-1\n",
+}
+BOUND = units("jobs", gpu_slice={"AllowedCPUs": "0-1", "AllowedMemoryNodes": "1", "MemoryMax": "4G"})
 FILES = {
     "name": "tools",
     "files": [
@@ -61,6 +72,8 @@ STATES: dict[str, tuple[list[Any], list[Any]]] = {  # what was applied before ->
     "slices and services": ([], [JOBS]),
     "other slices and services": ([JOBS], [OTHER_JOBS]),
     "no slices any more": ([JOBS], [{"name": "jobs"}]),
+    "lists of a slice that runs": ([], [BOUND]),
+    "lists that are lifted while it runs": ([BOUND], [units("jobs", gpu_slice={"MemoryMax": "5G"})]),
     "files": ([], [FILES]),
     "other files": ([FILES], [OTHER_FILES]),
 }
@@ -68,8 +81,8 @@ GONE = [{"name": name} for name in ("memory", "pages", "logins", "jobs", "tools"
 
 
 def box(tmp_path: Path, case: str = "first") -> Box:
-    """Build the machine of a case; one of them has no tmpfiles.d."""
-    host = build(tmp_path / "root")
+    """Build the machine of a case; one of them has no tmpfiles.d, and some have a slice with processes in it."""
+    host = build(tmp_path / "root", RUNNING if "runs" in case else None)
     if case == "without our folders":
         (tmp_path / "root/etc/tmpfiles.d/keep.conf").unlink()
         (tmp_path / "root/etc/tmpfiles.d").rmdir()

@@ -139,6 +139,14 @@ def test_a_build_without_gpus_reads_no_configuration() -> None:
     assert _advisories.match(facts, "5.4.0") == {"advisories": [], "undecided_advisories": []}
 
 
+def test_a_kernel_without_huge_pages_gives_none() -> None:
+    thp = {"available": False, "enabled": None, "huge_page": None}
+    facts = changed(HEALTHY, {"host.thp": thp})
+    assert _advisories.match(facts, "6.18.0") == {"advisories": [], "undecided_advisories": []}
+    asked = changed(facts, {"malloc.variables": [{"name": "THP_MEM_ALLOC_ENABLE", "value": "1"}]})
+    assert names(asked) == ["thp-variable-thp-never"]
+
+
 def test_of_the_tunables_of_several_sources_the_first_counts() -> None:
     rows = [{"name": "GLIBC_TUNABLES", "value": value} for value in ("glibc.malloc.check=1", "glibc.malloc.hugetlb=1")]
     facts = changed(HEALTHY, {"host.thp.enabled": "never", "malloc.glibc.tunables": ["glibc.malloc.hugetlb"]})

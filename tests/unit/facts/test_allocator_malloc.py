@@ -64,6 +64,8 @@ def test_f26_the_path_is_that_of_the_distribution(
     tmp_path: Path, name: str, files: list[str], machine: str, path: str | None
 ) -> None:
     host = tree(tmp_path, dict.fromkeys(files, ""))
+    for file in files:
+        (tmp_path / file[1:]).write_bytes(elf(_libraries.PROCESSORS[machine]))
     expected = path or (files[1] if name == "tcmalloc" and len(files) > 1 else files[0])
     assert _libraries.find(host, name, machine) == expected
 
@@ -103,7 +105,7 @@ def test_f26_a_link_that_leads_nowhere_is_no_library(tmp_path: Path) -> None:
     (tmp_path / "usr/lib64/libjemalloc.so.2").symlink_to("libjemalloc.so.2.9")
     with pytest.raises(TuningError):
         _libraries.find(host, "jemalloc", "x86_64")
-    (tmp_path / "usr/lib64/libjemalloc.so.2.9").write_bytes(b"")
+    (tmp_path / "usr/lib64/libjemalloc.so.2.9").write_bytes(elf(62))
     assert _libraries.find(host, "jemalloc", "x86_64") == JEMALLOC
 
 

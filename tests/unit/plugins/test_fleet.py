@@ -164,7 +164,7 @@ def test_advice(gpu: dict[str, Any], allocator: dict[str, Any], said: list[str])
 def test_a_memory_limit_beside_shared_memory_has_a_caveat() -> None:
     definitions = [
         {"name": "gpu.slice", "memory_max": "4G", "tasks_max": 9},
-        {"name": "a.slice", "memory_max": "infinity"},
+        {"name": "a.slice", "memory_high": "4G"},
     ]
     unified = {"gpus": [{"memory": {"unified": False}}, {"memory": {"unified": True}}]}
     assert ["caveat" in row for row in unit_properties(definitions, "", unified)] == [True, False, False]
@@ -208,12 +208,14 @@ def test_the_lines_of_an_audit() -> None:
     gone = {"key": "fs.file-max", "wanted": None, "view": "wanted", "actual": "9", "by": "not declared any more"}
     other = {"key": "vm.swappiness", "theirs": None, "source": "rc.local:3", "wins_at_boot": "unknown"}
     limit = {"who": "alice", "item": "soft nofile", "value": "512", "by": "limits.d/10.conf:2"}
-    result = {"drift": [drift, late, gone], "conflicts": [other], "effective": [limit]}
+    here = {"key": "a", "wanted": "1", "view": "host", "actual": None, "by": "a: this host has no 1"}
+    result = {"drift": [drift, late, gone, here], "conflicts": [other], "effective": [limit]}
     lines = audit_lines(result)
     assert lines == [
         "vm.swappiness: wanted 10, boot is 30 (/usr/lib/sysctl.d/99-x.conf)",
         "slurmd.service LimitCORE: wanted 0:0, but process 7 runs",
         "fs.file-max: not declared any more, and still 9",
+        "a: this host has no 1",
         "vm.swappiness: rc.local:3 says a value that is not understood, wins at the next boot: unknown",
     ]
     assert audit_lines(result, limits=True) == [*lines, "alice: soft nofile is 512 by limits.d/10.conf:2"]
@@ -221,8 +223,8 @@ def test_the_lines_of_an_audit() -> None:
 
 
 def test_f26_a_library_by_name_is_left_to_each_host() -> None:
-    told = json.loads(launcher_file({"LD_PRELOAD": "jemalloc:libx.so /opt/liby.so  /opt/$LIB/libz.so"}))
-    assert told["environment"]["LD_PRELOAD"] == "@jemalloc@ @libx.so@ /opt/liby.so /opt/$LIB/libz.so"
+    told = json.loads(launcher_file({"LD_PRELOAD": "jemalloc:lib~x+.so /opt/liby.so  /opt/$LIB/libz.so a@b"}))
+    assert told["environment"]["LD_PRELOAD"] == "@jemalloc@ @lib~x+.so@ /opt/liby.so /opt/$LIB/libz.so a@b"
 
 
 def test_f25_the_launcher_s_file_has_allocator_strings_as_torch_takes_them(capsys: pytest.CaptureFixture[str]) -> None:

@@ -108,7 +108,7 @@ CASES: dict[str, tuple[dict[str, Any], list[tuple[str, str, str, str | None]]]] 
     ),
     "a memory limit beside a GPU that shares the memory": (
         {
-            "ansible_facts": {"gpu_fleet_gpu": {"gpus": [{"memory": {"unified": True}}]}},
+            "tuning_look": {"ansible_facts": {"gpu_fleet_gpu": {"gpus": [{"memory": {"unified": True}}]}}},
             "expected_caveats": ["MemoryMax"],
         },
         DEFAULTS,

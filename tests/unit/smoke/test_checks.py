@@ -62,15 +62,21 @@ def test_a_step_that_is_too_small_is_unknown() -> None:
 
 
 def test_fragmentation_leaves_the_jobs_their_own_configuration() -> None:
-    both = {"PYTORCH_ALLOC_CONF": "backend:native", "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+    expandable = "expandable_segments:True"
     for environment, in_force, others in (
         ({}, "", ["expandable"]),
-        ({"PYTORCH_ALLOC_CONF": "expandable_segments:True"}, "expandable_segments:True", ["expandable", "classic"]),
-        (both, "expandable_segments:True", ["expandable", "classic"]),
+        ({"PYTORCH_ALLOC_CONF": "expandable_segments: True"}, expandable, ["expandable", "classic"]),
+        ({"PYTORCH_HIP_ALLOC_CONF": expandable}, expandable, ["expandable", "classic"]),
+        (
+            {"PYTORCH_ALLOC_CONF": "backend:native", "PYTORCH_CUDA_ALLOC_CONF": expandable},
+            expandable,
+            ["expandable", "classic"],
+        ),
+        ({"PYTORCH_ALLOC_CONF": expandable, "PYTORCH_CUDA_ALLOC_CONF": ""}, "", ["expandable"]),
     ):
         found = _fragmentation.modes(environment)
         assert found["in_force"] == (in_force, {}) and list(found) == ["in_force", *others]
-        assert all(set(variables) == set(both) for mode, (_text, variables) in found.items() if mode in others)
+        assert all(set(found[mode][1]) == set(_fragmentation.NAMES) for mode in others)
 
 
 @pytest.mark.parametrize(
