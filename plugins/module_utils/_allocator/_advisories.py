@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ansible_collections.gpu_fleet.node.plugins.module_utils._allocator import _configuration
@@ -15,7 +15,11 @@ from ansible_collections.gpu_fleet.node.plugins.module_utils._allocator._table i
 HOST = "host"
 UNREAD = "unread"  # in a view: how the names begin of which nothing is known, since their source failed
 STEER = ("variable.", "tunable.", "accepts.", "preload.")
-ORDER = {"below": operator.lt, "at_least": operator.ge, "at_most": operator.le}
+ORDER: Mapping[str, Callable[[Any, Any], bool]] = {
+    "below": operator.lt,
+    "at_least": operator.ge,
+    "at_most": operator.le,
+}
 Facts = Mapping[str, Any]  # by name; a name that is left out is known to be absent, and None is not known
 
 
