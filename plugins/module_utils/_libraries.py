@@ -143,8 +143,8 @@ def _unfit(host: Host, path: str, machine: str) -> str:
 def _open_to_all(host: Host, path: str) -> bool:
     """Tell whether any user may read a file, by its mode and those of the folders above it."""
     place = host.at(_end(host, path) or path)
-    folders = os.path.dirname(os.path.relpath(os.path.realpath(place), host.root)).split("/")
-    above = [os.path.join(host.root, *folders[:count]) for count in range(1, len(folders) + 1)]
+    parts = os.path.dirname(os.path.relpath(os.path.realpath(place), host.root)).split("/")
+    above = [os.path.join(host.root, *parts[:count]) for count in range(1, len(parts) + 1)]
     return bool(os.stat(place).st_mode & stat.S_IROTH) and all(os.stat(one).st_mode & stat.S_IXOTH for one in above)
 
 

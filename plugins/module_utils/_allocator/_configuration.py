@@ -10,38 +10,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ansible_collections.gpu_fleet.node.plugins.module_utils._allocator import _options
+
 Version = tuple[int, ...]
 OLD_NAME, HIP_NAME, NEW_NAME = "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF"
 NEW_NAME_SINCE = (2, 10)  # 2.9 warns about the old name, and its allocator for CUDA still reads that one only
 SEGMENTS_KERNEL = (5, 6)  # the first with pidfd_getfd, by which segments are shared
 
-BOOLEAN = (
-    "expandable_segments",
-    "release_lock_on_cudamalloc",
-    "pinned_use_cuda_host_register",
-    "pinned_use_background_threads",
-    "graph_capture_record_stream_reuse",
-    "pinned_use_hip_host_register",
-    "release_lock_on_hipmalloc",
-    "pinned_free_catch_all",
-    "throw_on_cudamalloc_oom",
-)
-NUMBER = {
-    "max_split_size_mb": 21,
-    "pinned_num_register_threads": 1,
-    "max_non_split_rounding_mb": 21,
-    "pinned_max_round_threshold_mb": 1,
-    "pinned_max_power2_size_mb": 1,
-    "pinned_reserve_segment_size_mb": 1,
-    "pinned_max_cached_size_mb": 1,
-}
-MOST = 2**40  # more than any number here can mean, and less than what torch cannot read
-POWERS = {"pinned_num_register_threads": 128}  # powers of two up to this one
-WORDS = {"backend": ("native", "cudaMallocAsync")}
-DIVISIONS = "roundup_power2_divisions"
-FREE = ("roundup_bypass_threshold_mb",)
-SHARES = {"garbage_collection_threshold": "between 0 and 1", "per_process_memory_fraction": "above 0 and up to 1"}
-KNOWN = (*BOOLEAN, *NUMBER, *WORDS, DIVISIONS, *FREE, *SHARES)
 # The first version of torch that knows an option; the older ones refuse it.
 SINCE: dict[str, Version] = {
     "garbage_collection_threshold": (1, 12),
@@ -156,54 +131,8 @@ def _problem(pair: str) -> str:
     name, colon, value = pair.partition(":")
     if not colon:
         return f"{pair}: needs the form name:value"
-    if name not in KNOWN:
-        near = difflib.get_close_matches(name, KNOWN, 1)
+    rule = _options.RULES.get(name)
+    if rule is None:
+        near = difflib.get_close_matches(name, _options.RULES, 1)
         return f"{name}: is not an option of the allocator" + (f"; {near[0]} was meant?" if near else "")
-    if name in BOOLEAN:
-        return "" if value in ("True", "False") else f"{name}: is {value}, and True or False was expected"
-    if name in WORDS:
-        return "" if value in WORDS[name] else f"{name}: is {value}, and one of {', '.join(WORDS[name])} was expected"
-    if name == DIVISIONS:
-        good = all(_division(*part) for part in _divisions(value))
-        return (
-            "" if good else f"{name}: is {value}, and a power of two or a list such as [256:1,512:2,>:4] was expected"
-        )
-    if name in POWERS:
-        good = _power(value) and int(value) <= POWERS[name]
-        return "" if good else f"{name}: is {value}, and a power of two up to {POWERS[name]} was expected"
-    if name in NUMBER:
-        good = _whole(value) and int(value) >= NUMBER[name]
-        return "" if good else f"{name}: is {value}, and a whole number of at least {NUMBER[name]} was expected"
-    return _share(name, value) if name in SHARES else ""
-
-
-def _whole(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) <= len(str(MOST)) and int(text) <= MOST
-
-
-def _power(text: str) -> bool:
-    return _whole(text) and bin(int(text)).count("1") == 1
-
-
-def _divisions(value: str) -> list[tuple[str, str]]:
-    """Return size and number of divisions of each part; a value without brackets is for every size."""
-    found = re.fullmatch(r"\[([^\[\]]+)\]", value)
-    if not found:
-        return [("", value)]
-    return [(size or "?", number) for size, _colon, number in (part.partition(":") for part in found[1].split(","))]
-
-
-def _division(size: str, number: str) -> bool:
-    """Tell whether torch takes a part; 0 divisions switch the rounding off, for one size only."""
-    if not size:
-        return _power(number)
-    return (size == ">" or _power(size)) and (number == "0" or _power(number))
-
-
-def _share(name: str, value: str) -> str:
-    try:
-        number = float(value) if value.isascii() else -1.0
-    except ValueError:
-        number = -1.0
-    good = 0.0 < number <= 1.0 if name == "per_process_memory_fraction" else 0.0 < number < 1.0
-    return "" if good else f"{name}: is {value}, and a number {SHARES[name]} was expected"
+    return "" if rule.fits(value) else f"{name}: is {value}, and {rule.expected} was expected"
